@@ -1,0 +1,222 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/signal"
+	"golang.org/x/sys/unix"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/sandflow-cri/sandflow/engine"
+	"github.com/sandflow-cri/sandflow/steps"
+)
+
+const (
+	// startErrorCode is what a process that could not be started is said to
+	// have exited with, as other runtimes do.
+	startErrorCode = 128
+	startError     = "StartError"
+	// killWait is how long a container has to end after SIGKILL before its task
+	// is taken down by force, without the help of its shim if need be.
+	killWait = 10 * time.Second
+)
+
+// StartContainer climbs from "created" to "running". A start that fails stands
+// at "created", as exited with reason StartError.
+func (s *Server) StartContainer(ctx context.Context, r *runtime.StartContainerRequest) (*runtime.StartContainerResponse, error) {
+	c, err := s.findContainer(r.GetContainerId())
+	if err != nil {
+		return nil, fmt.Errorf("start container: %w", err)
+	}
+	if c.state() != runtime.ContainerState_CONTAINER_CREATED {
+		return nil, fmt.Errorf("start container %s: it is %s, not created: %w", c.ID, stateName(c.state()), errdefs.ErrFailedPrecondition)
+	}
+	if _, err := s.readyPod(c.request.PodID); err != nil {
+		return nil, fmt.Errorf("start container %s: %w", c.ID, err)
+	}
+	err = s.engine.Climb(ctx, steps.Container, steps.Start, c.ID, engine.ClimbOptions{})
+	if err != nil {
+		s.recordFailedStart(context.WithoutCancel(ctx), c, err)
+		return nil, fmt.Errorf("start container %s: %w", c.ID, err)
+	}
+	s.monitor.container(c.ID)
+	return &runtime.StartContainerResponse{}, nil
+}
+
+// recordFailedStart leaves the container as exited if its process could not be
+// started; a start refused before it began leaves it as it was.
+func (s *Server) recordFailedStart(ctx context.Context, c container, cause error) {
+	failed := &engine.ActionError{}
+	if !errors.As(cause, &failed) {
+		return
+	}
+	exit := steps.Exit{Code: startErrorCode, Reason: startError, Message: cause.Error(), Finished: time.Now()}
+	err := s.engine.Amend(ctx, steps.Container, c.ID, steps.ContainerExit.With(exit))
+	if err != nil && !errors.Is(err, engine.ErrNotFound) {
+		klog.FromContext(ctx).Error(err, "Could not record a failed start", "container", c.ID)
+	}
+}
+
+// StopContainer sends the stop signal, waits for the grace period in seconds,
+// then kills. It answers as soon as the process has ended and its output is
+// written; its task is deleted behind. Unknown, created or ended: success.
+func (s *Server) StopContainer(ctx context.Context, r *runtime.StopContainerRequest) (*runtime.StopContainerResponse, error) {
+	c, err := s.findContainer(r.GetContainerId())
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return &runtime.StopContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stop container: %w", err)
+	}
+	if c.running() != nil {
+		return &runtime.StopContainerResponse{}, nil
+	}
+	if grace := time.Duration(r.GetTimeout()) * time.Second; grace > 0 {
+		if err := s.signal(ctx, c, stopSignal(c.request.StopSignal)); err != nil {
+			klog.FromContext(ctx).Error(err, "Could not send the stop signal; killing", "container", c.ID)
+		} else if ended, err := s.waitExit(ctx, c.ID, grace); err != nil {
+			return nil, fmt.Errorf("stop container %s: %w", c.ID, err)
+		} else if ended {
+			return &runtime.StopContainerResponse{}, nil
+		}
+	}
+	if err := s.kill(ctx, c.ID); err != nil {
+		return nil, fmt.Errorf("stop container %s: %w", c.ID, err)
+	}
+	return &runtime.StopContainerResponse{}, nil
+}
+
+func stopSignal(name string) unix.Signal {
+	if sig, err := signal.ParseSignal(name); err == nil {
+		return sig
+	}
+	return unix.SIGTERM
+}
+
+func (s *Server) signal(ctx context.Context, c container, sig unix.Signal) error {
+	tasks, err := s.services.Runtime.Tasks(s.monitor.podOf(c))
+	if err != nil {
+		return err
+	}
+	return tasks.Kill(ctx, c.ID, uint32(sig), false)
+}
+
+// kill ends a container that may be running: by SIGKILL, and where that shows
+// no exit in time, by taking the task down from outside.
+func (s *Server) kill(ctx context.Context, id string) error {
+	c, err := s.findContainer(id)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if c.exit != nil || (c.Station != steps.Running && c.Phase == engine.Standing) {
+		return nil
+	}
+	if c.Phase == engine.Standing {
+		sent, cancel := context.WithTimeout(ctx, killWait)
+		err = s.signal(sent, c, unix.SIGKILL)
+		cancel()
+		if err == nil {
+			if ended, err := s.waitExit(ctx, id, killWait); ended || err != nil {
+				return err
+			}
+		}
+	}
+	return s.monitor.forceStop(ctx, id)
+}
+
+// waitExit waits until the exit is recorded: true, or false after d.
+func (s *Server) waitExit(ctx context.Context, id string, d time.Duration) (bool, error) {
+	timeout := time.NewTimer(d)
+	defer timeout.Stop()
+	for {
+		changed := s.engine.Watch(steps.Container, id)
+		v, ok := s.engine.Get(steps.Container, id)
+		if !ok || newContainer(v).exit != nil {
+			return true, nil
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+// RemoveContainer goes down to the ground, killing what still runs. Unknown: success.
+func (s *Server) RemoveContainer(ctx context.Context, r *runtime.RemoveContainerRequest) (*runtime.RemoveContainerResponse, error) {
+	c, err := s.findContainer(r.GetContainerId())
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return &runtime.RemoveContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("remove container: %w", err)
+	}
+	if err := s.remove(ctx, c.ID); err != nil {
+		return nil, fmt.Errorf("remove container %s: %w", c.ID, err)
+	}
+	return &runtime.RemoveContainerResponse{}, nil
+}
+
+func (s *Server) remove(ctx context.Context, id string) error {
+	if err := s.kill(ctx, id); err != nil {
+		return err
+	}
+	err := s.engine.Descend(ctx, steps.Container, steps.Remove, id, engine.DescendOptions{Interrupt: true})
+	if err == nil {
+		s.unclaimed.forget(id)
+		s.stats.Forget(id)
+	}
+	return err
+}
+
+// ListContainers never waits for a container that is moving.
+func (s *Server) ListContainers(_ context.Context, r *runtime.ListContainersRequest) (*runtime.ListContainersResponse, error) {
+	items := []*runtime.Container{}
+	for _, v := range s.engine.List(steps.Container) {
+		c := newContainer(v)
+		if !c.listed() {
+			continue
+		}
+		if item := c.summary(); matchContainer(item, r.GetFilter()) {
+			items = append(items, item)
+		}
+	}
+	return &runtime.ListContainersResponse{Containers: items}, nil
+}
+
+func matchContainer(c *runtime.Container, f *runtime.ContainerFilter) bool {
+	return hasPrefix(c.GetId(), f.GetId()) && hasPrefix(c.GetPodSandboxId(), f.GetPodSandboxId()) &&
+		(f.GetState() == nil || f.GetState().GetState() == c.GetState()) &&
+		hasLabels(c.GetLabels(), f.GetLabelSelector())
+}
+
+// ContainerStatus tells one container.
+func (s *Server) ContainerStatus(_ context.Context, r *runtime.ContainerStatusRequest) (*runtime.ContainerStatusResponse, error) {
+	c, err := s.findContainer(r.GetContainerId())
+	if err != nil {
+		return nil, fmt.Errorf("status of container: %w", err)
+	}
+	if !c.listed() {
+		return nil, fmt.Errorf("status of container %s: it is being created: %w", c.ID, errdefs.ErrNotFound)
+	}
+	answer := &runtime.ContainerStatusResponse{Status: c.status()}
+	if r.GetVerbose() {
+		if answer.Info, err = s.containerInfo(c); err != nil {
+			return nil, fmt.Errorf("status of container %s: %w", c.ID, err)
+		}
+	}
+	return answer, nil
+}

@@ -1,0 +1,91 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sandflow-cri/sandflow/engine"
+)
+
+// newID returns 32 random bytes in hex: the length that CRI clients expect.
+func newID() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails since Go 1.24
+	return hex.EncodeToString(b[:])
+}
+
+// podName is what a sandbox reserves: no two sandboxes have the same metadata.
+func podName(m *runtime.PodSandboxMetadata) string {
+	return strings.Join([]string{m.GetNamespace(), m.GetName(), m.GetUid(), strconv.FormatUint(uint64(m.GetAttempt()), 10)}, "_")
+}
+
+// containerName is what a container reserves within its pod.
+func containerName(podID string, m *runtime.ContainerMetadata) string {
+	return strings.Join([]string{podID, m.GetName(), strconv.FormatUint(uint64(m.GetAttempt()), 10)}, "_")
+}
+
+// unclaimed remembers creates that arrived after their caller had gone, so that
+// the identical request which follows gets what stands and not "name taken".
+// mu guards the map alone and is never held across a call.
+type unclaimed struct {
+	mu   sync.Mutex
+	made map[string]proto.Message // subject ID → request
+}
+
+func (u *unclaimed) add(id string, request proto.Message) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.made == nil {
+		u.made = map[string]proto.Message{}
+	}
+	u.made[id] = request
+}
+
+// claim hands over what holds the name, if it was made for the same request and
+// nobody has it yet.
+func (u *unclaimed) claim(err error, request proto.Message) (string, bool) {
+	taken := &engine.NameTakenError{}
+	if !errors.As(err, &taken) {
+		return "", false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	was, ok := u.made[taken.ID]
+	if !ok || !proto.Equal(was, request) {
+		return "", false
+	}
+	delete(u.made, taken.ID)
+	return taken.ID, true
+}
+
+func (u *unclaimed) forget(id string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.made, id)
+}
+
+// plainName refuses names that could leave a directory.
+func plainName(field, name string) error {
+	if name == "" {
+		return invalid("%s is empty", field)
+	}
+	if strings.ContainsAny(name, "/\x00") || name == "." || name == ".." {
+		return invalid("%s %q has a path in it", field, name)
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errInvalid)...)
+}
