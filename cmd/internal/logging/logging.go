@@ -112,13 +112,23 @@ func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	case slog.TimeKey:
 		a.Key = "ts"
 	case slog.LevelKey:
-		level, _ := a.Value.Any().(slog.Level)
-		if level >= slog.LevelError {
-			return slog.String("level", "error")
+		if level, ok := a.Value.Any().(slog.Level); ok {
+			return slog.String(a.Key, levelName(level))
 		}
-		return slog.Group("", slog.String("level", "info"), slog.Int("v", int(-level)))
 	}
 	return a
+}
+
+// levelName turns slog's level, which is the negated V(), into a name.
+func levelName(level slog.Level) string {
+	switch {
+	case level >= slog.LevelError:
+		return "error"
+	case int(-level) <= levels["info"]:
+		return "info"
+	default:
+		return "debug"
+	}
 }
 
 // Warn logs a message that deserves eyes and is no failure of what was asked.

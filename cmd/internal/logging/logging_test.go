@@ -66,7 +66,7 @@ func TestJSONLine(t *testing.T) {
 	if err := errors.Join(d.Decode(&info), d.Decode(&failed)); err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]any{"level": "info", "v": 4.0, "msg": "made", "sandbox": "abc", "n": 3.0} {
+	for key, want := range map[string]any{"level": "debug", "msg": "made", "sandbox": "abc", "n": 3.0} {
 		if info[key] != want {
 			t.Errorf("%s is %v, want %v", key, info[key], want)
 		}
