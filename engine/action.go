@@ -29,10 +29,14 @@ type Filler interface{ Fills() Key }
 
 // Initializer is implemented by an action that prepares itself once per boot,
 // before recovery.
-type Initializer interface{ Init(ctx context.Context) error }
+type Initializer interface {
+	Init(ctx context.Context) error
+}
 
 // Sweeper is implemented by an action that can find what no record knows.
-type Sweeper interface{ Sweep(ctx context.Context, s *Sweep) error }
+type Sweeper interface {
+	Sweep(ctx context.Context, s *Sweep) error
+}
 
 // Conditional is implemented by an action that is only for some subjects. An
 // action that does not apply is observed as skipped; its Undo is still called
