@@ -6,92 +6,165 @@ package cni
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
 )
-
-// Attachment is one pod's connection to the networks.
-type Attachment struct {
-	// ID is the pod's sandbox ID: CNI_CONTAINERID.
-	ID string
-	// NetNS is the path of the pod's pinned network namespace.
-	NetNS string
-
-	PodName, PodNamespace, PodUID string
-
-	// Offered to the plugins that declare the capability.
-	PortMappings []PortMapping     // portMappings
-	Bandwidth    *Bandwidth        // bandwidth
-	DNS          *DNS              // dns
-	IPRanges     [][]IPRange       // ipRanges
-	Aliases      []string          // aliases
-	CgroupPath   string            // cgroupPath
-	Annotations  map[string]string // io.kubernetes.cri.pod-annotations
-
-	// Saved is what Prepare returned. Detach uses nothing else but ID.
-	Saved json.RawMessage
-}
-
-// PortMapping is an entry of the portMappings capability.
-type PortMapping struct {
-	HostPort      int32  `json:"hostPort"`
-	ContainerPort int32  `json:"containerPort"`
-	Protocol      string `json:"protocol"` // tcp, udp, sctp
-	HostIP        string `json:"hostIP,omitempty"`
-}
-
-// Bandwidth is the bandwidth capability: rates in bits per second, bursts in bits.
-type Bandwidth struct {
-	IngressRate  uint64 `json:"ingressRate,omitempty"`
-	IngressBurst uint64 `json:"ingressBurst,omitempty"`
-	EgressRate   uint64 `json:"egressRate,omitempty"`
-	EgressBurst  uint64 `json:"egressBurst,omitempty"`
-}
-
-// DNS is the dns capability.
-type DNS struct {
-	Servers  []string `json:"servers,omitempty"`
-	Searches []string `json:"searches,omitempty"`
-	Options  []string `json:"options,omitempty"`
-}
-
-// IPRange is one range of a set of the ipRanges capability.
-type IPRange struct {
-	Subnet     string `json:"subnet"`
-	RangeStart string `json:"rangeStart,omitempty"`
-	RangeEnd   string `json:"rangeEnd,omitempty"`
-	Gateway    string `json:"gateway,omitempty"`
-}
-
-// Result is what the plugins gave.
-type Result struct {
-	// IPs without prefix length; those of the first network come first.
-	IPs []string
-	// Raw is a JSON array of {network, ifName, result}, result being the CNI
-	// result in version 1.1.0 of the specification's form.
-	Raw json.RawMessage
-	// Saved is what the attachment was made with.
-	Saved json.RawMessage
-}
 
 // Prepare freezes what an attachment will be made with: the chosen
 // configurations and the runtime arguments. Keep the returned value durably
 // before Attach, and hand it to Attach and Detach in Attachment.Saved.
-// It runs no plugin. Without a usable configuration it returns ErrNoNetwork.
+// It runs no plugin. Without a usable configuration it returns ErrNoNetwork;
+// names that CNI_ARGS cannot carry are an errdefs.ErrInvalidArgument.
 func (n *Network) Prepare(ctx context.Context, a Attachment) (json.RawMessage, error) {
-	return nil, nil
+	l := n.current(ctx)
+	if len(l.nets) == 0 {
+		return nil, fmt.Errorf("%s: %w", a, &noNetworkError{why: l.whyNone(n.cfg.ConfDir)})
+	}
+	args, err := a.args()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a, err)
+	}
+	s := saved{ID: a.ID, Pod: a.pod(), NetNS: a.NetNS, Args: args, Capabilities: a.capabilities()}
+	for i, w := range l.nets {
+		s.Networks = append(s.Networks, savedNetwork{IfName: fmt.Sprintf("eth%d", i), Config: w.list.Bytes})
+	}
+	return json.Marshal(s)
 }
 
 // Attach runs ADD of every network. If it fails, what was done is not undone:
-// call Detach with the same Saved.
-func (n *Network) Attach(ctx context.Context, a Attachment) (Result, error) { return Result{}, nil }
+// call Detach with the same Saved. The error names pod, network and plugin.
+func (n *Network) Attach(ctx context.Context, a Attachment) (Result, error) {
+	if a.Saved == nil {
+		frozen, err := n.Prepare(ctx, a)
+		if err != nil {
+			return Result{}, err
+		}
+		a.Saved = frozen
+	}
+	s, err := decodeSaved(a)
+	if err != nil {
+		return Result{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.Timeout, timeoutError(n.cfg.Timeout))
+	defer cancel()
+	var results []netResult
+	for _, w := range s.Networks {
+		r, err := n.add(ctx, s, w)
+		if err != nil {
+			return Result{}, fmt.Errorf("attach %s: %w", a, err)
+		}
+		results = append(results, r)
+	}
+	return n.collect(a, results)
+}
+
+// add runs ADD of one network.
+func (n *Network) add(ctx context.Context, s saved, w savedNetwork) (netResult, error) {
+	list, err := thaw(w.Config)
+	if err != nil {
+		return netResult{}, err
+	}
+	// The last result counts. A chain whose last plugin drops the addresses has
+	// them all the same, so remember the last result that had some.
+	var withIPs []byte
+	lib := n.lib(func(raw []byte) {
+		if hasIPs(raw) {
+			withIPs = raw
+		}
+	})
+	res, err := lib.AddNetworkList(ctx, list, s.runtimeConf(w, s.NetNS))
+	if err != nil {
+		return netResult{}, fmt.Errorf("network %q: %w", list.Name, plain(err))
+	}
+	r, err := newNetResult(list, w.IfName, res, withIPs)
+	if err != nil {
+		return netResult{}, fmt.Errorf("network %q: %w", list.Name, err)
+	}
+	return r, nil
+}
 
 // Detach runs DEL of every network with the configuration that ADD used. It
 // needs nothing but a.ID and a.Saved: neither the configuration directory nor
 // the network namespace. Without Saved nothing was attached, and it does nothing.
 // When some networks could not be detached, the error is a *DetachError.
-func (n *Network) Detach(ctx context.Context, a Attachment) error { return nil }
+func (n *Network) Detach(ctx context.Context, a Attachment) error {
+	if a.Saved == nil {
+		return nil
+	}
+	s, err := decodeSaved(a)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.Timeout, timeoutError(n.cfg.Timeout))
+	defer cancel()
+	netns := livingNetNS(s.NetNS)
+	var errs []error
+	var left []savedNetwork
+	for _, w := range slices.Backward(s.Networks) {
+		if err := n.del(ctx, s, w, netns); err != nil {
+			errs = append(errs, err)
+			left = append([]savedNetwork{w}, left...)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	s.Networks = left
+	remaining, err := json.Marshal(s)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return &DetachError{Remaining: remaining, Err: fmt.Errorf("detach pod %s (%s): %w", s.Pod, s.ID, errors.Join(errs...))}
+}
 
-// GC runs the GC verb of the networks that are new enough for it (1.1.0): the
-// plugins release everything that belongs to no pod in keep. It must not be used while
-// another runtime attaches pods to the same networks; a configuration can refuse it
-// with disableGC.
-func (n *Network) GC(ctx context.Context, keep []string) error { return nil }
+// del runs DEL of one network.
+func (n *Network) del(ctx context.Context, s saved, w savedNetwork, netns string) error {
+	list, err := thaw(w.Config)
+	if err != nil {
+		return err
+	}
+	if err := n.lib(nil).DelNetworkList(ctx, list, s.runtimeConf(w, netns)); err != nil {
+		return fmt.Errorf("network %q: %w", list.Name, plain(err))
+	}
+	return nil
+}
+
+// DetachError is a Detach that did not get through.
+type DetachError struct {
+	// Remaining is the Saved of what is still attached.
+	Remaining json.RawMessage
+	Err       error
+}
+
+// Error says what failed.
+func (e *DetachError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *DetachError) Unwrap() error { return e.Err }
+
+// livingNetNS returns path if it is a network namespace, else "": after a
+// reboot, or when the pin was removed by hand, the path may be gone or an empty
+// file, and plugins must be told so.
+func livingNetNS(path string) string {
+	if path == "" || ns.IsNSorErr(path) != nil {
+		return ""
+	}
+	return path
+}
+
+// plain drops libcni's wrapping around what a plugin said.
+func plain(err error) error {
+	var e *PluginError
+	if errors.As(err, &e) {
+		return e
+	}
+	return err
+}
+
+func timeoutError(d time.Duration) error {
+	return fmt.Errorf("the plugins took longer than %s: %w", d, context.DeadlineExceeded)
+}

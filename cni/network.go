@@ -50,11 +50,8 @@ type Config struct {
 	BinDirs []string
 	// CacheDir is libcni's own cache of results.
 	CacheDir string
-	// MaxConf is how many configurations pods get, in order of file name: 1 by
-	// default (New makes no difference between 0 and unset; see All).
+	// MaxConf is how many configurations pods get, in order of file name; 0 is all of them.
 	MaxConf int
-	// All uses every valid configuration and overrides MaxConf.
-	All bool
 	// IPPreference orders a pod's addresses: "" as the plugins gave them,
 	// PreferIPv4 or PreferIPv6.
 	IPPreference string
@@ -104,7 +101,7 @@ func (n *Network) Close() { n.closeOnce.Do(func() { close(n.closed) }) }
 // lib returns a libcni with our own cache directory. onAdd, if not nil, sees
 // the raw result of every ADD.
 func (n *Network) lib(onAdd func([]byte)) *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir(n.cfg.BinDirs, n.cfg.CacheDir, nil)
+	return libcni.NewCNIConfigWithCacheDir(n.cfg.BinDirs, n.cfg.CacheDir, &pluginExec{onAdd: onAdd})
 }
 
 // current returns the configurations as they are on disk now.
