@@ -1,0 +1,91 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bundle reads and writes what the shim leaves in a container's bundle
+// so that it outlives the shim, and what the container leaves in cgroups.
+package bundle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+const (
+	exitFile        = "sandflow-exit.json"
+	runtimeExitFile = "exit.json" // containerd's own record: no OOM, but written a little earlier
+)
+
+// Exit is how a container ended.
+type Exit struct {
+	Code      uint32    `json:"code"`
+	At        time.Time `json:"at"`
+	OOMKilled bool      `json:"oomKilled,omitempty"`
+}
+
+// WriteExit records the exit in the bundle, in one piece or not at all.
+func WriteExit(dir string, e Exit) error {
+	return writeJSON(filepath.Join(dir, exitFile), e)
+}
+
+// ReadExit gives the recorded exit; ErrNotFound if there is none.
+func ReadExit(dir string) (Exit, error) {
+	var e Exit
+	err := readJSON(filepath.Join(dir, exitFile), &e)
+	if err == nil || !errors.Is(err, errdefs.ErrNotFound) {
+		return e, err
+	}
+	var r struct {
+		Timestamp time.Time
+		Status    int
+	}
+	if err := readJSON(filepath.Join(dir, runtimeExitFile), &r); err != nil {
+		return e, err
+	}
+	if r.Timestamp.IsZero() || r.Status < 0 {
+		return e, fmt.Errorf("read exit status in %s: invalid: %w", dir, errdefs.ErrNotFound)
+	}
+	return Exit{Code: uint32(r.Status), At: r.Timestamp}, nil //nolint:gosec // checked above
+}
+
+// writeJSON writes path by way of a temporary file beside it.
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
+
+// readJSON reads path; a missing file is ErrNotFound.
+func readJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read %s: %w", path, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
