@@ -105,6 +105,7 @@ func (s *Store) resolver(ctx context.Context, creds *credentials, p *progress) r
 		},
 		UpdateClient: func(c *http.Client) error {
 			c.Transport = p.watch(c.Transport)
+			c.CheckRedirect = keepHome
 			return nil
 		},
 	})
@@ -124,6 +125,19 @@ func (s *Store) resolver(ctx context.Context, creds *credentials, p *progress) r
 			return list, nil
 		},
 	})
+}
+
+// keepHome takes the credentials off a redirect to another host. net/http does so
+// only for other domains, not for another port or a subdomain.
+func keepHome(r *http.Request, via []*http.Request) error {
+	const most = 10 // as net/http
+	if len(via) >= most {
+		return fmt.Errorf("stopped after %d redirects: %w", most, errdefs.ErrUnavailable)
+	}
+	if r.URL.Host != via[0].URL.Host || (via[0].URL.Scheme == "https" && r.URL.Scheme != "https") {
+		r.Header.Del("Authorization")
+	}
+	return nil
 }
 
 // header is the host's configured header, where the request's credentials win.

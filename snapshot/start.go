@@ -146,6 +146,8 @@ func (s *Store) serverConfig() (*srvconfig.Config, error) {
 		State:           c.State,
 		Plugins:         tables,
 		RequiredPlugins: slices.Compact(required),
+		// It registers with the process's metrics, so there could be one store only.
+		DisabledPlugins: []string{"io.containerd.metrics.v1.grpc-prometheus"},
 	}, nil
 }
 
