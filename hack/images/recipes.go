@@ -57,7 +57,7 @@ type parts struct {
 
 // gather makes the parts from Debian's packages and our small C programs.
 func gather(ctx context.Context, dir string) (*parts, error) {
-	deb, err := unpack(ctx, filepath.Join(dir, "debian"), "busybox", "nginx")
+	deb, err := unpack(ctx, filepath.Join(dir, "debian"), "busybox", "nginx", "util-linux", "util-linux-extra", "procps")
 	if err != nil {
 		return nil, err
 	}
@@ -96,6 +96,14 @@ func baseLayer(ctx context.Context, deb *debian) (v1.Layer, error) {
 			files = append(files, file{path: "bin/" + name, hard: "bin/busybox", mode: 0o755})
 		}
 	}
+	// critest calls these, which Debian's busybox leaves out.
+	for _, name := range []string{"ipcs", "pgrep"} {
+		more, err := deb.program(name, "usr/bin/"+name)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, missing(files, more)...)
+	}
 	for _, d := range []string{"dev", "proc", "sys", "root", "home", "run", "etc", "usr/bin", "usr/sbin", "sbin", "var/www", "var/log"} {
 		files = append(files, file{path: d, mode: os.ModeDir | 0o755})
 	}
@@ -107,6 +115,21 @@ func baseLayer(ctx context.Context, deb *debian) (v1.Layer, error) {
 		file{path: "www/index.html", text: "hello from a sandflow pod\n", mode: 0o644},
 	)
 	return layer(files)
+}
+
+// missing are those of more that are not in files yet, by their paths.
+func missing(files, more []file) []file {
+	have := map[string]bool{}
+	for _, f := range files {
+		have[f.path] = true
+	}
+	var out []file
+	for _, f := range more {
+		if !have[f.path] {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // compiled makes a layer with one static program in /bin.
