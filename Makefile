@@ -1,0 +1,92 @@
+# Copyright The sandflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# sudo forgets where Go lies.
+export PATH := $(CURDIR)/build/bin:$(PATH):/usr/local/go/bin:/usr/lib/go/bin
+# Everything is static but what the race detector and runc need.
+export CGO_ENABLED := 0
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+MODULE  := github.com/sandflow-cri/sandflow
+LDFLAGS := -s -w -X $(MODULE)/cmd/internal/version.Commit=$(VERSION)
+GOBUILD := go build -ldflags '$(LDFLAGS)'
+LAB     := $(CURDIR)/build/bin/lab
+INLAB   := -exec '$(LAB) run'
+
+.PHONY: help
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: tools-run build images ## Run a pod with crictl, make a create fail, show that nothing is left (root)
+	@$(LAB) run hack/demo.sh
+
+.PHONY: test
+test: tools build faults images lint unit integration conformance ## Set everything up and run all checks and tests (root)
+
+.PHONY: build
+build: ## Build the daemon, the command, the shim and the test programs into build/bin
+	@mkdir -p build/bin build/cni
+	$(GOBUILD) -o build/bin/ ./cmd/sandflowd ./cmd/sandflow ./cmd/containerd-shim-sandflow-v1 ./hack/harness/lab ./hack/bench
+	$(GOBUILD) -o build/cni/ ./hack/failcni
+
+.PHONY: faults
+faults: ## Build the daemon that the tests can make fail (build/bin/sandflowd-faults)
+	$(GOBUILD) -tags faults -o build/bin/sandflowd-faults ./cmd/sandflowd
+
+.PHONY: tools
+tools: ## Install Debian packages and build all tools at the versions of hack/versions.env
+	@hack/tools.sh run test lint
+
+.PHONY: tools-run
+tools-run:
+	@hack/tools.sh run
+
+.PHONY: images
+images: ## Build the images of the demo and the tests
+	@mkdir -p build/bin
+	@test -x $(LAB) || $(GOBUILD) -o $(LAB) ./hack/harness/lab
+	@$(LAB) images
+
+.PHONY: lint
+lint: ## Run golangci-lint and shellcheck
+	golangci-lint run ./...
+	shellcheck -x .ci/run $$(git ls-files '*.sh')
+
+.PHONY: unit
+unit: ## Run the unit tests with the race detector, each package in a laboratory of its own (root)
+	CGO_ENABLED=1 go test -race -timeout 10m $(INLAB) \
+		$$(go list ./... | grep -v -e /hack/integration -e /hack/conformance)
+
+.PHONY: integration
+integration: ## Run the integration tests in a laboratory (root)
+	go test -count=1 -timeout 15m $(INLAB) ./hack/integration
+
+.PHONY: conformance
+conformance: ## Run all specs of critest and print a table (root)
+	@mkdir -p build/reports
+	@rm -f build/reports/conformance.txt
+	@status=0; go test -count=1 -timeout 20m $(INLAB) ./hack/conformance || status=$$?; \
+	cat build/reports/conformance.txt; exit $$status
+
+.PHONY: bench
+bench: tools build images ## Measure sandflowd and an upstream containerd side by side (root)
+	@$(LAB) run $(CURDIR)/build/bin/bench
+
+.PHONY: fuzz
+fuzz: ## Fuzz every fuzz target for FUZZTIME (10s)
+	@hack/fuzz.sh
+
+.PHONY: generate
+generate: ## Generate code from the .proto files
+	@hack/tools.sh generate
+	go generate ./...
+
+.PHONY: clean
+clean: ## Remove build/
+	rm -rf build
