@@ -1,0 +1,81 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// defaultInterface is the name that kubelet's conventions give a pod's first interface.
+const defaultInterface = "eth0"
+
+// Network reads the counters of the interfaces in the network namespace pinned at
+// path, without lo. The default interface is eth0, or the first if there is none.
+// An empty path (the node's network, which is no pod's) gives nil; a namespace
+// that is gone is errdefs.ErrNotFound.
+func (r *Reader) Network(path string) (*runtime.NetworkUsage, error) {
+	if path == "" {
+		return nil, nil
+	}
+	links, err := linksOf(path)
+	if err != nil {
+		return nil, fmt.Errorf("read network stats of %s: %w", path, err)
+	}
+	out := &runtime.NetworkUsage{Timestamp: r.now().UnixNano()}
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Flags&net.FlagLoopback != 0 || a.Statistics == nil {
+			continue
+		}
+		usage := interfaceUsage(a)
+		switch {
+		case out.GetDefaultInterface() == nil:
+			out.DefaultInterface = usage
+		case a.Name == defaultInterface:
+			out.Interfaces = append(out.Interfaces, out.GetDefaultInterface())
+			out.DefaultInterface = usage
+		default:
+			out.Interfaces = append(out.Interfaces, usage)
+		}
+	}
+	return out, nil
+}
+
+func interfaceUsage(a *netlink.LinkAttrs) *runtime.NetworkInterfaceUsage {
+	return &runtime.NetworkInterfaceUsage{
+		Name:    a.Name,
+		RxBytes: value(a.Statistics.RxBytes), RxErrors: value(a.Statistics.RxErrors),
+		TxBytes: value(a.Statistics.TxBytes), TxErrors: value(a.Statistics.TxErrors),
+	}
+}
+
+func linksOf(path string) ([]netlink.Link, error) {
+	ns, err := netns.GetFromPath(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close() //nolint:errcheck // a descriptor that was only read
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if errors.Is(err, unix.EINVAL) {
+		// The file is there, but no namespace is pinned at it any more.
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	return h.LinkList()
+}
