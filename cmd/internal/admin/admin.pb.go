@@ -66,7 +66,7 @@ type InfoResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	GoVersion string                 `protobuf:"bytes,2,opt,name=go_version,json=goVersion,proto3" json:"go_version,omitempty"`
-	Pid       int64                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
+	Pid       int32                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
 	Started   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
 	Root      string                 `protobuf:"bytes,5,opt,name=root,proto3" json:"root,omitempty"`
 	State     string                 `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
@@ -120,7 +120,7 @@ func (x *InfoResponse) GetGoVersion() string {
 	return ""
 }
 
-func (x *InfoResponse) GetPid() int64 {
+func (x *InfoResponse) GetPid() int32 {
 	if x != nil {
 		return x.Pid
 	}
@@ -249,14 +249,14 @@ type Flow struct {
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Steps    []*Step                `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
 	// 0 is unlimited.
-	Limit         int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	Queue         int64 `protobuf:"varint,5,opt,name=queue,proto3" json:"queue,omitempty"`
-	InFlight      int64 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	Waiting       int64 `protobuf:"varint,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	Peak          int64 `protobuf:"varint,8,opt,name=peak,proto3" json:"peak,omitempty"`
-	Refused       int64 `protobuf:"varint,9,opt,name=refused,proto3" json:"refused,omitempty"`
-	Stuck         int64 `protobuf:"varint,10,opt,name=stuck,proto3" json:"stuck,omitempty"`
-	Failover      bool  `protobuf:"varint,11,opt,name=failover,proto3" json:"failover,omitempty"`
+	Limit         int32  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	Queue         int32  `protobuf:"varint,5,opt,name=queue,proto3" json:"queue,omitempty"`
+	InFlight      int32  `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	Waiting       int32  `protobuf:"varint,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Peak          int32  `protobuf:"varint,8,opt,name=peak,proto3" json:"peak,omitempty"`
+	Refused       uint32 `protobuf:"varint,9,opt,name=refused,proto3" json:"refused,omitempty"`
+	Stuck         int32  `protobuf:"varint,10,opt,name=stuck,proto3" json:"stuck,omitempty"`
+	Failover      bool   `protobuf:"varint,11,opt,name=failover,proto3" json:"failover,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,49 +312,49 @@ func (x *Flow) GetSteps() []*Step {
 	return nil
 }
 
-func (x *Flow) GetLimit() int64 {
+func (x *Flow) GetLimit() int32 {
 	if x != nil {
 		return x.Limit
 	}
 	return 0
 }
 
-func (x *Flow) GetQueue() int64 {
+func (x *Flow) GetQueue() int32 {
 	if x != nil {
 		return x.Queue
 	}
 	return 0
 }
 
-func (x *Flow) GetInFlight() int64 {
+func (x *Flow) GetInFlight() int32 {
 	if x != nil {
 		return x.InFlight
 	}
 	return 0
 }
 
-func (x *Flow) GetWaiting() int64 {
+func (x *Flow) GetWaiting() int32 {
 	if x != nil {
 		return x.Waiting
 	}
 	return 0
 }
 
-func (x *Flow) GetPeak() int64 {
+func (x *Flow) GetPeak() int32 {
 	if x != nil {
 		return x.Peak
 	}
 	return 0
 }
 
-func (x *Flow) GetRefused() int64 {
+func (x *Flow) GetRefused() uint32 {
 	if x != nil {
 		return x.Refused
 	}
 	return 0
 }
 
-func (x *Flow) GetStuck() int64 {
+func (x *Flow) GetStuck() int32 {
 	if x != nil {
 		return x.Stuck
 	}
@@ -422,7 +422,7 @@ type Stuck struct {
 	Name     string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Station  string                 `protobuf:"bytes,4,opt,name=station,proto3" json:"station,omitempty"`
 	Error    string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	Attempts int64                  `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	Attempts int32                  `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	Since    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
 	Retry    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=retry,proto3" json:"retry,omitempty"`
 	// The record itself cannot be read.
@@ -496,7 +496,7 @@ func (x *Stuck) GetError() string {
 	return ""
 }
 
-func (x *Stuck) GetAttempts() int64 {
+func (x *Stuck) GetAttempts() int32 {
 	if x != nil {
 		return x.Attempts
 	}
@@ -529,7 +529,7 @@ type SetLimitRequest struct {
 	Workflow string                 `protobuf:"bytes,1,opt,name=workflow,proto3" json:"workflow,omitempty"`
 	Flow     string                 `protobuf:"bytes,2,opt,name=flow,proto3" json:"flow,omitempty"`
 	// 0 is unlimited.
-	Limit         int64 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit         int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -578,7 +578,7 @@ func (x *SetLimitRequest) GetFlow() string {
 	return ""
 }
 
-func (x *SetLimitRequest) GetLimit() int64 {
+func (x *SetLimitRequest) GetLimit() int32 {
 	if x != nil {
 		return x.Limit
 	}
@@ -587,7 +587,7 @@ func (x *SetLimitRequest) GetLimit() int64 {
 
 type SetLimitResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Before        int64                  `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"`
+	Before        int32                  `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -622,7 +622,7 @@ func (*SetLimitResponse) Descriptor() ([]byte, []int) {
 	return file_admin_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *SetLimitResponse) GetBefore() int64 {
+func (x *SetLimitResponse) GetBefore() int32 {
 	if x != nil {
 		return x.Before
 	}
@@ -944,7 +944,7 @@ type ActionRun struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Action string                 `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
 	// Counted from 0 at the bottom of the flow.
-	Step int64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	Step int32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	Down bool  `protobuf:"varint,3,opt,name=down,proto3" json:"down,omitempty"`
 	// It undid because the flow failed.
 	Rollback      bool  `protobuf:"varint,4,opt,name=rollback,proto3" json:"rollback,omitempty"`
@@ -990,7 +990,7 @@ func (x *ActionRun) GetAction() string {
 	return ""
 }
 
-func (x *ActionRun) GetStep() int64 {
+func (x *ActionRun) GetStep() int32 {
 	if x != nil {
 		return x.Step
 	}
@@ -1247,7 +1247,7 @@ const file_admin_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
 	"\n" +
 	"go_version\x18\x02 \x01(\tR\tgoVersion\x12\x10\n" +
-	"\x03pid\x18\x03 \x01(\x03R\x03pid\x124\n" +
+	"\x03pid\x18\x03 \x01(\x05R\x03pid\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x12\n" +
 	"\x04root\x18\x05 \x01(\tR\x04root\x12\x14\n" +
 	"\x05state\x18\x06 \x01(\tR\x05state\x12\x1f\n" +
@@ -1261,14 +1261,14 @@ const file_admin_proto_rawDesc = "" +
 	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12-\n" +
 	"\x05steps\x18\x03 \x03(\v2\x17.sandflow.admin.v1.StepR\x05steps\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\x12\x14\n" +
-	"\x05queue\x18\x05 \x01(\x03R\x05queue\x12\x1b\n" +
-	"\tin_flight\x18\x06 \x01(\x03R\binFlight\x12\x18\n" +
-	"\awaiting\x18\a \x01(\x03R\awaiting\x12\x12\n" +
-	"\x04peak\x18\b \x01(\x03R\x04peak\x12\x18\n" +
-	"\arefused\x18\t \x01(\x03R\arefused\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x14\n" +
+	"\x05queue\x18\x05 \x01(\x05R\x05queue\x12\x1b\n" +
+	"\tin_flight\x18\x06 \x01(\x05R\binFlight\x12\x18\n" +
+	"\awaiting\x18\a \x01(\x05R\awaiting\x12\x12\n" +
+	"\x04peak\x18\b \x01(\x05R\x04peak\x12\x18\n" +
+	"\arefused\x18\t \x01(\rR\arefused\x12\x14\n" +
 	"\x05stuck\x18\n" +
-	" \x01(\x03R\x05stuck\x12\x1a\n" +
+	" \x01(\x05R\x05stuck\x12\x1a\n" +
 	"\bfailover\x18\v \x01(\bR\bfailover\" \n" +
 	"\x04Step\x12\x18\n" +
 	"\aactions\x18\x01 \x03(\tR\aactions\"\x91\x02\n" +
@@ -1278,16 +1278,16 @@ const file_admin_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
 	"\astation\x18\x04 \x01(\tR\astation\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x1a\n" +
-	"\battempts\x18\x06 \x01(\x03R\battempts\x120\n" +
+	"\battempts\x18\x06 \x01(\x05R\battempts\x120\n" +
 	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05retry\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05retry\x12\x18\n" +
 	"\adamaged\x18\t \x01(\bR\adamaged\"W\n" +
 	"\x0fSetLimitRequest\x12\x1a\n" +
 	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12\x12\n" +
 	"\x04flow\x18\x02 \x01(\tR\x04flow\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\x03R\x05limit\"*\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limit\"*\n" +
 	"\x10SetLimitResponse\x12\x16\n" +
-	"\x06before\x18\x01 \x01(\x03R\x06before\"\x12\n" +
+	"\x06before\x18\x01 \x01(\x05R\x06before\"\x12\n" +
 	"\x10TimelinesRequest\"K\n" +
 	"\x11TimelinesResponse\x126\n" +
 	"\bsubjects\x18\x01 \x03(\v2\x1a.sandflow.admin.v1.SubjectR\bsubjects\"+\n" +
@@ -1307,7 +1307,7 @@ const file_admin_proto_rawDesc = "" +
 	"\aactions\x18\x03 \x03(\v2\x1c.sandflow.admin.v1.ActionRunR\aactions\"\x94\x01\n" +
 	"\tActionRun\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x12\n" +
-	"\x04step\x18\x02 \x01(\x03R\x04step\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x05R\x04step\x12\x12\n" +
 	"\x04down\x18\x03 \x01(\bR\x04down\x12\x1a\n" +
 	"\brollback\x18\x04 \x01(\bR\brollback\x12+\n" +
 	"\x04span\x18\x05 \x01(\v2\x17.sandflow.admin.v1.SpanR\x04span\"\x9f\x01\n" +

@@ -1,17 +1,17 @@
 // Copyright The sandflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package logging sets up klog's contextual logging, as text or JSON lines, and
-// leads what containerd and gRPC log into it.
+// Package logging sets up klog's contextual logging, as text or JSON lines.
 package logging
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 
 	"github.com/go-logr/logr"
-	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 )
@@ -54,11 +54,16 @@ func New(w io.Writer, level, format string) (klog.Logger, error) {
 	return logr.New(&gate{LogSink: base.GetSink(), verbosity: verbosity}), nil
 }
 
-// Install makes l the logger of klog, containerd's log package and gRPC.
-func Install(l klog.Logger) {
+// Install makes l the logger of all that use klog, contextually or not.
+func Install(l klog.Logger, level string) error {
+	// klog.V() looks at klog's own flag, not at the logger.
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Set("v", strconv.Itoa(max(0, levels[level]))); err != nil {
+		return fmt.Errorf("set the log level: %w", err)
+	}
 	klog.SetLoggerWithOptions(l, klog.ContextualLogger(true))
-	bridgeContainerd(l)
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, lineWriter{l.WithName("grpc")}))
+	return nil
 }
 
 // gate lets through what the level wants. It exists because klog's own
@@ -134,18 +139,4 @@ func levelName(level slog.Level) string {
 // Warn logs a message that deserves eyes and is no failure of what was asked.
 func Warn(l klog.Logger, msg string, kv ...any) {
 	l.WithCallDepth(1).Info(msg, append([]any{warningKey, true}, kv...)...)
-}
-
-type lineWriter struct{ l klog.Logger }
-
-func (w lineWriter) Write(p []byte) (int, error) {
-	w.l.V(2).Info(string(trimLine(p)))
-	return len(p), nil
-}
-
-func trimLine(p []byte) []byte {
-	for len(p) > 0 && (p[len(p)-1] == '\n' || p[len(p)-1] == '\r') {
-		p = p[:len(p)-1]
-	}
-	return p
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containerd/log"
 	"k8s.io/klog/v2"
 )
 
@@ -81,25 +80,22 @@ func TestJSONLine(t *testing.T) {
 	}
 }
 
-func TestContainerdBridge(t *testing.T) {
+func TestInstall(t *testing.T) {
 	var b bytes.Buffer
 	l, err := New(&b, "debug", Text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	Install(l)
-	t.Cleanup(klog.ClearLogger)
-	log.L.WithField("id", "x1").WithError(errors.New("why")).Warn("shim is slow")
-	log.L.WithError(errors.New("broken")).Error("no shim")
-	log.L.Debug("detail")
-	log.L.Trace("noise")
-	got := b.String()
-	for _, want := range []string{"shim is slow", "id=\"x1\"", "err=\"why\"", "warning=true", "no shim", "err=\"broken\"", "detail"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %s in\n%s", want, got)
-		}
+	if err := Install(l, "debug"); err != nil {
+		t.Fatal(err)
 	}
-	if strings.Contains(got, "noise") {
-		t.Errorf("trace in\n%s", got)
+	t.Cleanup(klog.ClearLogger)
+	klog.FromContext(t.Context()).V(5).Info("contextual")
+	klog.V(5).Info("plain")
+	klog.V(6).Info("noise")
+	for word, want := range map[string]bool{"contextual": true, "plain": true, "noise": false} {
+		if got := strings.Contains(b.String(), word); got != want {
+			t.Errorf("%q written: %v, want %v", word, got, want)
+		}
 	}
 }

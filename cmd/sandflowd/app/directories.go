@@ -1,0 +1,94 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandflow-cri/sandflow/cmd/internal/config"
+)
+
+// pass lets users of other user namespaces go through a directory to what they
+// were given below it, and look at nothing else.
+const pass = 0o711
+
+func makeDirectories(c *config.Config) error {
+	for _, dir := range []string{
+		c.Root, filepath.Join(c.Root, "volumes"),
+		c.State, filepath.Join(c.State, "pods"), filepath.Join(c.State, "containers"),
+	} {
+		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // parents are the node's, as usual there
+			return fmt.Errorf("make the parents of %s: %w", dir, err)
+		}
+		if err := os.Mkdir(dir, pass); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make a directory: %w", err)
+		}
+		if err := os.Chmod(dir, pass); err != nil {
+			return fmt.Errorf("set the mode of a directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// errLocked means that another daemon runs on the same directory.
+var errLocked = errors.New("another sandflowd is running on it")
+
+// lock takes dir for this daemon until the file is closed, or the process gone.
+func lock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errLocked
+		}
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// findShim turns the configured shim into an absolute path: a bare name is
+// looked for beside this program first, so that a build runs with its own shim.
+func findShim(c *config.Config) (string, error) {
+	name := c.Runtime.Shim
+	if strings.Contains(name, "/") {
+		if err := executable(name); err != nil {
+			return "", c.Fault("runtime.shim", err.Error())
+		}
+		return name, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if executable(beside) == nil {
+			return beside, nil
+		}
+	}
+	found, err := exec.LookPath(name)
+	if err != nil {
+		return "", c.Fault("runtime.shim", fmt.Sprintf("there is no program %q beside the daemon or in PATH", name))
+	}
+	return filepath.Abs(found)
+}
+
+func executable(path string) error {
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case st.IsDir() || st.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is not a program", path)
+	default:
+		return nil
+	}
+}
