@@ -4,69 +4,282 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 )
 
-// Engine ...
-type Engine struct{}
+const (
+	defaultUndoTimeout = time.Minute
+	defaultBackoffMin  = time.Second
+	defaultBackoffMax  = 5 * time.Minute
+	// recoverAtOnce is how many subjects of one workflow recover side by side.
+	recoverAtOnce = 16
+)
 
+// Engine runs the flows of its workflows. All methods are safe for concurrent use.
+type Engine struct {
+	opts      Options
+	journal   *batcher
+	workflows map[string]*workflow
+	order     []*workflow // as defined
+	actions   map[string]Action
+	bounds    []bound // each action once, lowest first
+	closing   chan struct{}
+	kick      chan struct{} // something got stuck
+
+	// mu guards the fields below, the map of workflows and the maps of subjects.
+	// It is never held across a call that blocks, nor while taking a subject's mu.
+	mu      sync.RWMutex
+	booting bool
+	booted  bool
+	closed bool
+	moves  sync.WaitGroup
+}
+
+// New assembles the workflows of defs with cfg (by workflow, then flow) and
+// checks everything. What it refuses in the configuration is a *ConfigError.
+// The engine serves after Boot; it owns the journal from here on, unless New fails.
 func New(o Options, defs []Definition, cfg map[string]map[string]FlowConfig) (*Engine, error) {
-	return nil, errors.ErrUnsupported
-}
-func OpenBolt(path string) (Journal, error)      { return nil, errors.ErrUnsupported }
-func (e *Engine) Boot(ctx context.Context) error { return errors.ErrUnsupported }
-func (e *Engine) RunCleanup(ctx context.Context) {}
-func (e *Engine) Climb(ctx context.Context, workflow, flow, id string, o ClimbOptions) error {
-	return errors.ErrUnsupported
-}
-func (e *Engine) Descend(ctx context.Context, workflow, flow, id string, o DescendOptions) error {
-	return errors.ErrUnsupported
-}
-func (e *Engine) Amend(ctx context.Context, workflow, id string, values ...Value) error {
-	return errors.ErrUnsupported
-}
-func (e *Engine) Update(ctx context.Context, workflow, id string, f func(*View) ([]Value, error)) error {
-	return errors.ErrUnsupported
-}
-func (e *Engine) Get(workflow, id string) (*View, bool)       { return nil, false }
-func (e *Engine) List(workflow string) []*View                { return nil }
-func (e *Engine) ByName(workflow, name string) (*View, bool)  { return nil, false }
-func (e *Engine) Watch(workflow, id string) <-chan struct{}   { return nil }
-func (e *Engine) Flows() []FlowStatus                         { return nil }
-func (e *Engine) SetLimit(workflow, flow string, n int) error { return nil }
-func (e *Engine) Sweep(ctx context.Context, dryRun bool) ([]Found, error) {
-	return nil, errors.ErrUnsupported
-}
-func (e *Engine) Close(ctx context.Context) error { return nil }
-func (e *Engine) Job(ctx context.Context, workflow, flow, id string, fn func(context.Context) error) error {
-	return errors.ErrUnsupported
+	if o.Journal == nil || o.Lookup == nil {
+		return nil, errors.New("make an engine: Options.Journal and Options.Lookup must be set")
+	}
+	o.UndoTimeout = cmp.Or(o.UndoTimeout, defaultUndoTimeout)
+	o.Backoff.Min = cmp.Or(o.Backoff.Min, defaultBackoffMin)
+	o.Backoff.Max = max(o.Backoff.Min, cmp.Or(o.Backoff.Max, defaultBackoffMax))
+	known := slices.Sorted(slices.Values(o.Known))
+	a := &assembly{lookup: o.Lookup, known: known, actions: map[string]Action{}}
+	order, err := a.assemble(defs, cfg)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		opts: o, workflows: map[string]*workflow{}, order: order,
+		actions: a.actions, bounds: a.order,
+		closing: make(chan struct{}), kick: make(chan struct{}, 1),
+	}
+	for _, w := range order {
+		e.workflows[w.name] = w
+	}
+	e.journal = newBatcher(o.Journal)
+	return e, nil
 }
 
-// FlowStatus is the state of a flow and its limiter.
-type FlowStatus struct {
-	Workflow, Flow                                        string
-	Steps                                                 [][]string
-	Limit, Queue, InFlight, Waiting, Peak, Refused, Stuck int
-	Failover                                              bool
+// Boot prepares every action, reads the journal, takes down what a crash left
+// half-way (every record that is climbing or descending; those of the workflow
+// defined last first), and sweeps what no record knows. After it the engine
+// serves. It fails if the journal cannot be read or an action cannot prepare
+// itself. Subjects that will not go down are stuck, not an error, and a record
+// that cannot be decoded is a View with Damaged set. What Sweep could not do is
+// told to the observers.
+func (e *Engine) Boot(ctx context.Context) error {
+	e.mu.Lock()
+	again := e.booting
+	e.booting = true
+	e.mu.Unlock()
+	if again {
+		return errors.New("boot the engine: it was booted before")
+	}
+	if err := e.opts.Journal.Load(e.restore); err != nil {
+		return fmt.Errorf("read the journal: %w", err)
+	}
+	for _, b := range e.bounds {
+		init, ok := b.action.(Initializer)
+		if !ok {
+			continue
+		}
+		if err := e.observe(ctx, Span{Flow: "init", Action: b.name}, init.Init); err != nil {
+			return fmt.Errorf("prepare action %s: %w", b.name, err)
+		}
+	}
+	for _, w := range slices.Backward(e.order) {
+		if len(w.down) > 0 {
+			e.recoverAll(ctx, w)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	if _, err := e.sweep(ctx, false); err != nil && ctx.Err() != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.booted = true
+	return nil
 }
 
-// Timeline ...
-type Timeline struct{}
-
-func NewTimeline(subjects int) *Timeline         { return nil }
-func (t *Timeline) Of(id string) ([]Entry, bool) { return nil, false }
-func (t *Timeline) IDs() []string                { return nil }
-func (t *Timeline) Around(ctx context.Context, s Span, next func(context.Context) error) error {
-	return next(ctx)
+// restore puts one record of the journal into memory.
+func (e *Engine) restore(key string, data []byte) error {
+	rec, err := decode(key, data)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.workflows[rec.Workflow]
+	if w == nil { // of a version that had more workflows: kept and listed
+		w = newWorkflow(rec.Workflow)
+		e.workflows[w.name] = w
+	}
+	s := newSubject(w, rec)
+	if err != nil {
+		s.damage = err.Error()
+		s.rec.Rungs = w.whole()
+	} else if rec.Phase == Stuck {
+		s.rec.Retry = time.Now().UTC() // what it was stuck on may be gone
+	}
+	s.publish()
+	w.subjects[rec.ID] = s
+	if rec.Name != "" {
+		w.names[rec.Name] = s
+	}
+	return nil
 }
 
-// Entry ...
-type Entry struct {
-	Span
-	Start    time.Time
-	Duration time.Duration
-	Outcome  string
-	Error    string
+// recoverAll takes down the subjects of w that a crash left on the way.
+func (e *Engine) recoverAll(ctx context.Context, w *workflow) {
+	var wg sync.WaitGroup
+	places := make(chan struct{}, recoverAtOnce)
+	for _, v := range e.List(w.name) {
+		if ctx.Err() != nil || v.Damaged || (v.Phase != Climbing && v.Phase != Descending) {
+			continue
+		}
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			e.recoverOne(ctx, e.find(w.name, v.ID))
+		})
+	}
+	wg.Wait()
+}
+
+func (e *Engine) recoverOne(ctx context.Context, s *subject) {
+	cause := s.rec.Cause
+	if s.rec.Phase == Climbing {
+		cause = "interrupted by a restart"
+	}
+	m := &move{s: s, way: s.w.way(s.rec.Goal), rollback: true, cause: cause}
+	m.flow = m.way.name
+	s.token <- struct{}{}
+	defer s.release()
+	// The outcome is in the record.
+	_ = e.goDown(context.WithoutCancel(ctx), m, s.rec.Goal, nil)
+}
+
+// Close refuses new moves, waits for those in flight until ctx ends, and closes
+// the journal. What is still moving then fails to journal and is recovered by
+// the next Boot.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	if !e.closed {
+		e.closed = true
+		close(e.closing)
+	}
+	e.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		e.moves.Wait()
+		close(done)
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = fmt.Errorf("close the engine: moves are still in flight: %w", ctx.Err())
+	}
+	return errors.Join(err, e.journal.close())
+}
+
+// enter counts a move in; leave must follow unless it fails.
+func (e *Engine) enter() error {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if !e.booted || e.closed {
+		return ErrClosed
+	}
+	e.moves.Add(1)
+	return nil
+}
+
+func (e *Engine) leave() { e.moves.Done() }
+
+// find gives a subject that has begun to climb, or nil.
+func (e *Engine) find(workflow, id string) *subject {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	w := e.workflows[workflow]
+	if w == nil {
+		return nil
+	}
+	if s := w.subjects[id]; s != nil && s.state.Load().view != nil {
+		return s
+	}
+	return nil
+}
+
+// Get gives the view of one subject.
+func (e *Engine) Get(workflow, id string) (*View, bool) {
+	s := e.find(workflow, id)
+	if s == nil {
+		return nil, false
+	}
+	v := s.state.Load().view
+	return v, v != nil
+}
+
+// List gives the views of all subjects in the order of their creation.
+func (e *Engine) List(workflow string) []*View {
+	e.mu.RLock()
+	w := e.workflows[workflow]
+	if w == nil {
+		e.mu.RUnlock()
+		return nil
+	}
+	subjects := slices.Collect(maps.Values(w.subjects))
+	e.mu.RUnlock()
+	views := make([]*View, 0, len(subjects))
+	for _, s := range subjects {
+		if v := s.state.Load().view; v != nil {
+			views = append(views, v)
+		}
+	}
+	slices.SortFunc(views, func(a, b *View) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+	})
+	return views
+}
+
+// ByName gives the view of the holder of a name.
+func (e *Engine) ByName(workflow, name string) (*View, bool) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	w := e.workflows[workflow]
+	if w == nil || w.names[name] == nil {
+		return nil, false
+	}
+	v := w.names[name].state.Load().view
+	return v, v != nil
+}
+
+var closedChannel = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Watch gives a channel that is closed at the next change of the subject, or
+// is closed already if there is no such subject. Watch first, then look.
+func (e *Engine) Watch(workflow, id string) <-chan struct{} {
+	s := e.find(workflow, id)
+	if s == nil {
+		return closedChannel
+	}
+	st := s.state.Load()
+	if st.view == nil {
+		return closedChannel
+	}
+	return st.changed
 }

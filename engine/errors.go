@@ -27,6 +27,21 @@ var (
 	ErrUnknownFlow = errors.New("unknown flow")
 )
 
+// join is errors.Join in one line of text.
+func join(errs ...error) error {
+	var all error
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case all == nil:
+			all = err
+		default:
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+	}
+	return all
+}
+
 // ActionError says which action failed on which subject.
 type ActionError struct {
 	Workflow, ID, Action string

@@ -35,7 +35,7 @@ func (r *Run) ID() string { return r.id }
 // Workflow is the ladder the subject stands on.
 func (r *Run) Workflow() string { return r.workflow }
 
-// Flow is the flow in progress; going down for a rollback or a recovery it is empty.
+// Flow is the flow in progress; in a rollback it is the one that failed.
 func (r *Run) Flow() string { return r.flow }
 
 // NewRun makes a Run outside of an Engine, for tests of one action. With an
