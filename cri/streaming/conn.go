@@ -102,9 +102,12 @@ func (c *conn) Read(b []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	if c.closing.Load() {
-		return 0, net.ErrClosed
+		return 0, io.EOF
 	}
 	n, err := c.Conn.Read(b)
+	if err != nil && c.closing.Load() {
+		return n, io.EOF // Close interrupted it; any other error gets logged
+	}
 	// net/http interrupts its own background read by a deadline when a
 	// connection is hijacked: that is no sign of the client.
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -125,7 +128,7 @@ func (c *conn) Close() error {
 		c.owner.forget(c)
 		return c.Conn.Close()
 	}
-	_ = tcp.CloseWrite()                // fails if the client was faster
+	_ = tcp.CloseWrite()                 // fails if the client was faster
 	_ = tcp.SetDeadline(time.Unix(1, 0)) // ends a Read or Write in progress
 	go c.drain()
 	return nil

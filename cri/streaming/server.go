@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/klog/v2"
 )
@@ -96,7 +95,7 @@ func New(c Config, r Resolver) (*Server, error) {
 		resolver: r,
 		tokens:   newTokens(tokenTTL, maxTokens),
 		limits:   newLimiter(c.MaxExecPerContainer),
-		process:  ExecProcess,
+		process:  processOf,
 	}
 	s.http = &http.Server{
 		Handler:           s.routes(),
@@ -261,5 +260,3 @@ func baseURL(c Config, bound net.Addr) *url.URL {
 	u.Host = net.JoinHostPort(loopback, fmt.Sprint(tcp.Port))
 	return u
 }
-
-var portForwardProtocols = portforward.SupportedProtocols
