@@ -5,6 +5,8 @@ package snapshot
 
 import (
 	"io"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/sirupsen/logrus"
@@ -56,7 +58,8 @@ func (klogHook) Fire(e *logrus.Entry) error {
 	logger := klog.Background().WithName("containerd")
 	kv := make([]any, 0, 2*len(e.Data)) //nolint:mnd // a key and a value each
 	var cause error
-	for k, val := range e.Data {
+	for _, k := range slices.Sorted(maps.Keys(e.Data)) {
+		val := e.Data[k]
 		if err, ok := val.(error); ok && k == logrus.ErrorKey {
 			cause = err
 			continue

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -70,36 +71,55 @@ func (s *Store) PrepareRootfs(ctx context.Context, key string, o RootfsOptions) 
 
 func (s *Store) prepare(ctx context.Context, key, parent string, o RootfsOptions) ([]mount.Mount, error) {
 	sn := s.client.SnapshotService(o.Snapshotter)
-	make := sn.Prepare
+	create := sn.Prepare
 	if o.ReadOnly {
-		make = sn.View
+		create = sn.View
 	}
-	mounts, err := make(ctx, key, parent, snapshots.WithLabels(maps.Clone(o.Labels)))
+	opts := []snapshots.Opt{snapshots.WithLabels(maps.Clone(o.Labels))}
+	if len(o.UIDs)+len(o.GIDs) > 0 {
+		if err := s.mustRemap(ctx, o.Snapshotter); err != nil {
+			return nil, err
+		}
+		opts = append(opts, containerd.WithUserNSRemapperLabels(o.UIDs, o.GIDs))
+	}
+	mounts, err := create(ctx, key, parent, opts...)
 	if errdefs.IsAlreadyExists(err) {
 		return sn.Mounts(ctx, key)
 	}
 	return mounts, err
 }
 
+// mustRemap says why the snapshotter cannot map owners: without that it would ignore the labels.
+func (s *Store) mustRemap(ctx context.Context, snapshotter string) error {
+	can, err := s.client.GetSnapshotterCapabilities(ctx, snapshotter)
+	if err != nil {
+		return fmt.Errorf("ask what snapshotter %s can do: %w", snapshotter, err)
+	}
+	if !slices.Contains(can, "remap-ids") {
+		return fmt.Errorf("snapshotter %s cannot map owners for user namespaces here: %w", snapshotter, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
 // rootfsLease makes the lease with the image's content in it, in one transaction
 // where containerd's database is our own.
 func (s *Store) rootfsLease(ctx context.Context, o RootfsOptions, img Image) error {
-	make := func(ctx context.Context) error {
+	lease := func(ctx context.Context) error {
 		ls := s.client.LeasesService()
-		lease, err := ls.Create(ctx, leases.WithID(o.Lease),
+		l, err := ls.Create(ctx, leases.WithID(o.Lease),
 			leases.WithLabels(map[string]string{labelKind: o.Kind, labelInstance: s.config.Root}))
 		if errdefs.IsAlreadyExists(err) {
-			lease, err = leases.Lease{ID: o.Lease}, nil
+			l, err = leases.Lease{ID: o.Lease}, nil
 		}
 		if err != nil {
 			return err
 		}
-		return ls.AddResource(ctx, lease, leases.Resource{ID: img.Target.Digest.String(), Type: contentResource})
+		return ls.AddResource(ctx, l, leases.Resource{ID: img.Target.Digest.String(), Type: contentResource})
 	}
 	if s.db == nil {
-		return make(ctx)
+		return lease(ctx)
 	}
-	return s.db.Update(func(tx *bbolt.Tx) error { return make(boltutil.WithTransaction(ctx, tx)) })
+	return s.db.Update(func(tx *bbolt.Tx) error { return lease(boltutil.WithTransaction(ctx, tx)) })
 }
 
 func (s *Store) unpack(ctx context.Context, img Image, snapshotter string) error {

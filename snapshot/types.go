@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/plugin"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // StorePlugin is the type of the plugin that carries the *Store. Plugins of ours
@@ -97,6 +98,8 @@ type RootfsOptions struct {
 	ReadOnly bool
 	// Labels of the snapshot.
 	Labels map[string]string
+	// UIDs and GIDs map the image's owners to those of a user namespace; empty: as they are.
+	UIDs, GIDs []specs.LinuxIDMapping
 }
 
 // Usage of disk space.
