@@ -22,11 +22,11 @@ import (
 func (n *Network) Prepare(ctx context.Context, a Attachment) (json.RawMessage, error) {
 	l := n.current(ctx)
 	if len(l.nets) == 0 {
-		return nil, fmt.Errorf("%s: %w", a, &noNetworkError{why: l.whyNone(n.cfg.ConfDir)})
+		return nil, fmt.Errorf("attach %s: %w", a, &noNetworkError{why: l.whyNone(n.cfg.ConfDir)})
 	}
 	args, err := a.args()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", a, err)
+		return nil, fmt.Errorf("attach %s: %w", a, err)
 	}
 	s := saved{ID: a.ID, Pod: a.pod(), NetNS: a.NetNS, Args: args, Capabilities: a.capabilities()}
 	for i, w := range l.nets {

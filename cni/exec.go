@@ -101,8 +101,13 @@ func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, 
 		}
 		return nil, pluginError(filepath.Base(path), verb, err, &stdout, &stderr)
 	}
-	if verb == "ADD" && e.onAdd != nil {
-		e.onAdd(stdout.Bytes())
+	if verb == "ADD" {
+		if err := checkRaw(stdout.Bytes()); err != nil {
+			return nil, pluginError(filepath.Base(path), verb, err, &stdout, &stderr)
+		}
+		if e.onAdd != nil {
+			e.onAdd(stdout.Bytes())
+		}
 	}
 	return stdout.Bytes(), nil
 }

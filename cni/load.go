@@ -89,7 +89,7 @@ func (l *loaded) consider(c Config, file string, byName map[string]string) (netw
 		return network{}, fmt.Errorf("network %q is already configured by %s", list.Name, first)
 	}
 	if c.MaxConf > 0 && len(l.nets) >= c.MaxConf {
-		return network{}, fmt.Errorf("not needed: only the first %d of the valid configurations are used", c.MaxConf)
+		return network{}, fmt.Errorf("not needed: enough networks are configured by earlier files, at most %d used", c.MaxConf)
 	}
 	return w, nil
 }

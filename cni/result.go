@@ -6,9 +6,11 @@ package cni
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -46,17 +48,55 @@ func newNetResult(list *libcni.NetworkConfigList, ifName string, res types.Resul
 
 // parseResult reads a raw result; one without a version has the configuration's.
 func parseResult(raw []byte, confVersion string) (*current.Result, error) {
-	var v struct {
-		CNIVersion string `json:"cniVersion"`
-	}
-	if err := json.Unmarshal(raw, &v); err != nil {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil {
 		return nil, err
 	}
-	res, err := create.Create(cmp.Or(v.CNIVersion, confVersion), raw)
+	var version string
+	if v, ok := fields["cniVersion"]; ok {
+		if err := json.Unmarshal(v, &version); err != nil {
+			return nil, err
+		}
+	}
+	if version == "" && fields != nil {
+		version = confVersion
+		fields["cniVersion"] = []byte(strconv.Quote(version))
+	}
+	full, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	res, err := create.Create(version, full)
 	if err != nil {
 		return nil, err
 	}
 	return current.NewResultFromResult(res)
+}
+
+// checkRaw refuses a null inside of a list: libcni's conversions would panic.
+func checkRaw(raw []byte) error {
+	var v any
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return fmt.Errorf("its output is not JSON: %w", err)
+	}
+	if hasNull(v) {
+		return errors.New("its output has a null in a list")
+	}
+	return nil
+}
+
+func hasNull(v any) bool {
+	switch v := v.(type) {
+	case []any:
+		return slices.ContainsFunc(v, func(e any) bool { return e == nil || hasNull(e) })
+	case map[string]any:
+		for _, e := range v {
+			if hasNull(e) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // hasIPs looks into a raw result of any version for addresses.
