@@ -22,6 +22,8 @@ type Options struct {
 	// ConfDir and BinDirs are CNI's; empty: the laboratory's own.
 	ConfDir string
 	BinDirs []string
+	// LogLevel is sandflowd's; empty: debug.
+	LogLevel string
 	// Extra is put at the end of the configuration file.
 	Extra string
 	// Program is another binary than sandflowd in the build directory.
@@ -37,6 +39,9 @@ func (o Options) withDefaults(l *Lab, name string) Options {
 	}
 	if len(o.BinDirs) == 0 {
 		o.BinDirs = []string{filepath.Join(l.Build, "cni"), filepath.Join(l.Build, "bin")}
+	}
+	if o.LogLevel == "" {
+		o.LogLevel = "debug"
 	}
 	if o.Program == "" {
 		o.Program = l.Bin(name)
@@ -63,7 +68,7 @@ socket = {{printf "%q" .Socket}}
 [admin]
 socket = {{printf "%q" .Admin}}
 [log]
-level = "debug"
+level = {{printf "%q" .LogLevel}}
 [containerd]
 address = {{printf "%q" .Address}}
 socket = {{printf "%q" .Containerd}}

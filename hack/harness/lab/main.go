@@ -6,6 +6,8 @@
 //	lab images          build the images under build/images
 //	lab run COMMAND…    run a command in a laboratory; its exit code is the command's
 //	lab archive         print the path of the demo's image archive
+//	lab count FILE …    write what is on the node to a file
+//	lab same FILE …     tell whether the node is as it was then; ends with 1 if not
 package main
 
 import (
@@ -45,9 +47,11 @@ func run(ctx context.Context, args []string) (int, error) {
 	case len(args) == 1 && args[0] == "archive":
 		fmt.Println(images.DemoArchive(filepath.Join(build, "images")))
 		return 0, nil
+	case len(args) > 0 && (args[0] == "count" || args[0] == "same"):
+		return count(ctx, args)
 	case len(args) > 1 && args[0] == "run":
 		return harness.Run(ctx, build, args[1:])
 	default:
-		return 2, errors.New("usage: lab images | lab archive | lab run COMMAND…")
+		return 2, errors.New("usage: lab images | archive | count FILE | same FILE | run COMMAND…")
 	}
 }
