@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
+	"github.com/sandflow-cri/sandflow/steps/spec"
 )
 
 // container is a container as its record tells it. Its states follow from the
@@ -39,6 +40,10 @@ func newContainer(v *engine.View) container {
 		c.config.Metadata = &runtime.ContainerMetadata{Name: v.ID}
 	}
 	if exit, ok, err := steps.ContainerExit.Get(v); err == nil && ok {
+		c.exit = &exit
+	} else if task, ran, err := steps.ContainerTask.Get(v); err == nil && ran && v.Station == steps.Created && v.Phase == engine.Standing {
+		exit := unknownExit(task) // taken down, and a crash lost how it ended
+		exit.Finished = v.Changed
 		c.exit = &exit
 	}
 	return c
@@ -144,7 +149,7 @@ func (c container) status() *runtime.ContainerStatus {
 		Image: c.image(), ImageRef: c.request.Image.Ref, ImageId: c.request.Image.ID,
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(),
 		Mounts: c.mounts(), LogPath: c.request.LogPath, Resources: c.resources(), User: c.user(),
-		StopSignal: runtime.Signal(runtime.Signal_value[c.stopSignalName()]),
+		StopSignal: spec.SignalOf(c.request.StopSignal),
 	}
 	if task, ok, err := steps.ContainerTask.Get(c.View); err == nil && ok {
 		status.StartedAt = task.Started.UnixNano()
@@ -161,16 +166,6 @@ func (c container) status() *runtime.ContainerStatus {
 		status.Reason, status.Message = "Unknown", c.Error
 	}
 	return status
-}
-
-// stopSignalName turns SIGRTMIN+3 into the CRI's name for it.
-func (c container) stopSignalName() string {
-	name := strings.ToUpper(c.request.StopSignal)
-	name = strings.ReplaceAll(strings.ReplaceAll(name, "+", "PLUS"), "-", "MINUS")
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
-	}
-	return "SIGNAL_" + name
 }
 
 // mounts are those of the request, with the images of image mounts as resolved.
@@ -214,11 +209,11 @@ func (c container) resources() *runtime.ContainerResources {
 }
 
 func (c container) user() *runtime.ContainerUser {
-	spec, ok, err := steps.ContainerSpec.Get(c.View)
+	written, ok, err := steps.ContainerSpec.Get(c.View)
 	if err != nil || !ok {
 		return nil
 	}
 	return &runtime.ContainerUser{Linux: &runtime.LinuxContainerUser{
-		Uid: spec.UID, Gid: spec.GID, SupplementalGroups: spec.AdditionalGIDs,
+		Uid: written.UID, Gid: written.GID, SupplementalGroups: written.AdditionalGIDs,
 	}}
 }

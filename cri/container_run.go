@@ -7,16 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/sys/signal"
-	"golang.org/x/sys/unix"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
+	"github.com/sandflow-cri/sandflow/steps/spec"
 )
 
 const (
@@ -94,14 +94,14 @@ func (s *Server) StopContainer(ctx context.Context, r *runtime.StopContainerRequ
 	return &runtime.StopContainerResponse{}, nil
 }
 
-func stopSignal(name string) unix.Signal {
-	if sig, err := signal.ParseSignal(name); err == nil {
+func stopSignal(name string) syscall.Signal {
+	if sig, err := spec.ParseSignal(name); err == nil {
 		return sig
 	}
-	return unix.SIGTERM
+	return syscall.SIGTERM
 }
 
-func (s *Server) signal(ctx context.Context, c container, sig unix.Signal) error {
+func (s *Server) signal(ctx context.Context, c container, sig syscall.Signal) error {
 	tasks, err := s.services.Runtime.Tasks(s.monitor.podOf(c))
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (s *Server) kill(ctx context.Context, id string) error {
 	}
 	if c.Phase == engine.Standing {
 		sent, cancel := context.WithTimeout(ctx, killWait)
-		err = s.signal(sent, c, unix.SIGKILL)
+		err = s.signal(sent, c, syscall.SIGKILL)
 		cancel()
 		if err == nil {
 			if ended, err := s.waitExit(ctx, id, killWait); ended || err != nil {

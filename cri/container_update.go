@@ -87,4 +87,3 @@ func (s *Server) ReopenContainerLog(ctx context.Context, r *runtime.ReopenContai
 	}
 	return &runtime.ReopenContainerLogResponse{}, nil
 }
-

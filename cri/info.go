@@ -19,7 +19,7 @@ func (s *Server) podInfo(p pod) (map[string]string, error) {
 	shim, _, _ := steps.PodShim.Get(p.View)     //nolint:errcheck // as above
 	return asInfo(map[string]any{
 		"pid": shim.PID, "config": protoOf(p.config), "runtimeHandler": p.request.Handler,
-		"station": p.Station, "phase": p.Phase.String(), "error": p.Error, "attempts": p.Attempts,
+		"station": p.Station, "phase": p.Phase, "error": p.Error, "attempts": p.Attempts,
 		"namespaces": ns, "cniResult": net.Results, "shim": shim,
 	})
 }
@@ -28,7 +28,7 @@ func (s *Server) podInfo(p pod) (map[string]string, error) {
 func (s *Server) containerInfo(c container) (map[string]string, error) {
 	info := map[string]any{
 		"sandboxID": c.request.PodID, "pid": c.pid(), "config": protoOf(c.config),
-		"station": c.Station, "phase": c.Phase.String(), "error": c.Error,
+		"station": c.Station, "phase": c.Phase, "error": c.Error,
 	}
 	if spec, err := os.ReadFile(filepath.Join(s.config.ContainerDir(c.ID), "config.json")); err == nil {
 		info["runtimeSpec"] = json.RawMessage(spec)

@@ -59,7 +59,7 @@ func New(d Dependencies) (*Server, error) {
 		engine: d.Engine, services: d.Services, config: d.Services.Config,
 		version: d.Version, shown: d.Config,
 		images: images.New(d.Services.Store, d.Engine),
-		stats:  stats.New(),
+		stats:  stats.New(stats.Options{}),
 	}
 	s.monitor = newMonitor(d.Engine, d.Services.Runtime)
 	s.monitor.forget = s.stats.Forget

@@ -10,28 +10,33 @@ import (
 	"github.com/containerd/errdefs"
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sandflow-cri/sandflow/cri/streaming"
 	"github.com/sandflow-cri/sandflow/steps"
-	"github.com/sandflow-cri/sandflow/steps/runtime"
 )
 
 // resolver tells the streaming server where a container or a pod is.
 type resolver struct{ s *Server }
 
 // ContainerTasks gives what runs a running container, its bundle and its streams.
-func (r resolver) ContainerTasks(_ context.Context, id string) (tasks runtime.Tasks, bundle string, tty, stdin bool, err error) {
+func (r resolver) ContainerTasks(_ context.Context, id string) (streaming.Target, error) {
 	c, err := r.s.findContainer(id)
 	if err != nil {
-		return nil, "", false, false, err
+		return streaming.Target{}, err
 	}
 	if err := c.running(); err != nil {
-		return nil, "", false, false, err
+		return streaming.Target{}, err
 	}
 	spec, err := steps.ContainerSpec.Need(c.View)
 	if err != nil {
-		return nil, "", false, false, err
+		return streaming.Target{}, err
 	}
-	tasks, err = r.s.services.Runtime.Tasks(r.s.monitor.podOf(c))
-	return tasks, spec.Bundle, c.config.GetTty(), c.config.GetStdin(), err
+	tasks, err := r.s.services.Runtime.Tasks(r.s.monitor.podOf(c))
+	if err != nil {
+		return streaming.Target{}, err
+	}
+	return streaming.Target{
+		ID: c.ID, Tasks: tasks, Bundle: spec.Bundle, TTY: c.config.GetTty(), Stdin: c.config.GetStdin(),
+	}, nil
 }
 
 // PodNetNS gives the network namespace of a ready pod; empty is the node's.
@@ -53,16 +58,16 @@ func (s *Server) ExecSync(ctx context.Context, r *criapi.ExecSyncRequest) (*cria
 }
 
 // Exec gives a URL, good for one use, at which a command runs in a container.
-func (s *Server) Exec(_ context.Context, r *criapi.ExecRequest) (*criapi.ExecResponse, error) {
-	return s.stream.GetExec(r)
+func (s *Server) Exec(ctx context.Context, r *criapi.ExecRequest) (*criapi.ExecResponse, error) {
+	return s.stream.GetExec(ctx, r)
 }
 
 // Attach gives a URL, good for one use, at which a container's streams are joined.
-func (s *Server) Attach(_ context.Context, r *criapi.AttachRequest) (*criapi.AttachResponse, error) {
-	return s.stream.GetAttach(r)
+func (s *Server) Attach(ctx context.Context, r *criapi.AttachRequest) (*criapi.AttachResponse, error) {
+	return s.stream.GetAttach(ctx, r)
 }
 
 // PortForward gives a URL, good for one use, at which ports of a pod are reached.
-func (s *Server) PortForward(_ context.Context, r *criapi.PortForwardRequest) (*criapi.PortForwardResponse, error) {
-	return s.stream.GetPortForward(r)
+func (s *Server) PortForward(ctx context.Context, r *criapi.PortForwardRequest) (*criapi.PortForwardResponse, error) {
+	return s.stream.GetPortForward(ctx, r)
 }

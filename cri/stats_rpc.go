@@ -1,0 +1,175 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/sandflow-cri/sandflow/cri/stats"
+	"github.com/sandflow-cri/sandflow/steps"
+	"github.com/sandflow-cri/sandflow/steps/spec"
+)
+
+// ContainerStats tells what one container uses now.
+func (s *Server) ContainerStats(ctx context.Context, r *runtime.ContainerStatsRequest) (*runtime.ContainerStatsResponse, error) {
+	c, err := s.findContainer(r.GetContainerId())
+	if err != nil {
+		return nil, fmt.Errorf("stats of container: %w", err)
+	}
+	told, _, err := s.containerStats(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &runtime.ContainerStatsResponse{Stats: told}, nil
+}
+
+// ListContainerStats tells what the running containers use.
+func (s *Server) ListContainerStats(ctx context.Context, r *runtime.ListContainerStatsRequest) (*runtime.ListContainerStatsResponse, error) {
+	f := r.GetFilter()
+	list := []*runtime.ContainerStats{}
+	for _, v := range s.engine.List(steps.Container) {
+		c := newContainer(v)
+		if c.running() != nil || !hasPrefix(c.ID, f.GetId()) ||
+			!hasPrefix(c.request.PodID, f.GetPodSandboxId()) || !hasLabels(c.config.GetLabels(), f.GetLabelSelector()) {
+			continue
+		}
+		told, _, err := s.containerStats(ctx, c)
+		if err != nil { // one that has just ended, or whose cgroup cannot be read, hides no other
+			klog.FromContext(ctx).V(2).Info("Left out of the stats", "container", c.ID, "err", err)
+			continue
+		}
+		list = append(list, told)
+	}
+	return &runtime.ListContainerStatsResponse{Stats: list}, nil
+}
+
+// containerStats reads a container's cgroup and the size of its writable layer.
+// A container that does not run has only the latter.
+func (s *Server) containerStats(ctx context.Context, c container) (*runtime.ContainerStats, *stats.Usage, error) {
+	told := &runtime.ContainerStats{Attributes: &runtime.ContainerAttributes{
+		Id: c.ID, Metadata: c.config.GetMetadata(), Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(),
+	}}
+	layer, err := s.writableLayer(ctx, c)
+	if err != nil {
+		return nil, nil, fmt.Errorf("stats of container %s: %w", c.ID, err)
+	}
+	told.WritableLayer = layer
+	if c.running() != nil {
+		return told, nil, nil
+	}
+	written, err := steps.ContainerSpec.Need(c.View)
+	if err != nil {
+		return nil, nil, fmt.Errorf("stats of container %s: %w", c.ID, err)
+	}
+	usage, err := s.stats.Container(ctx, c.ID, written.CgroupPath)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return told, nil, nil // it has ended meanwhile
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("stats of container %s: %w", c.ID, err)
+	}
+	told.Cpu, told.Memory, told.Swap, told.Io = usage.CPU, usage.Memory, usage.Swap, usage.IO
+	return told, usage, nil
+}
+
+func (s *Server) writableLayer(ctx context.Context, c container) (*runtime.FilesystemUsage, error) {
+	usage, err := s.services.Store.RootfsUsage(ctx, c.ID)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	fs, err := s.services.Store.ImageFS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &runtime.FilesystemUsage{
+		Timestamp:  time.Now().UnixNano(),
+		FsId:       &runtime.FilesystemIdentifier{Mountpoint: fs.Mountpoint},
+		UsedBytes:  &runtime.UInt64Value{Value: uint64(max(usage.Bytes, 0))},  //nolint:gosec // not negative
+		InodesUsed: &runtime.UInt64Value{Value: uint64(max(usage.Inodes, 0))}, //nolint:gosec // not negative
+	}, nil
+}
+
+// PodSandboxStats tells what one pod uses now.
+func (s *Server) PodSandboxStats(ctx context.Context, r *runtime.PodSandboxStatsRequest) (*runtime.PodSandboxStatsResponse, error) {
+	p, err := s.readyPod(r.GetPodSandboxId())
+	if err != nil {
+		return nil, fmt.Errorf("stats of sandbox: %w", err)
+	}
+	told, err := s.podStats(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return &runtime.PodSandboxStatsResponse{Stats: told}, nil
+}
+
+// ListPodSandboxStats tells what the ready pods use.
+func (s *Server) ListPodSandboxStats(ctx context.Context, r *runtime.ListPodSandboxStatsRequest) (*runtime.ListPodSandboxStatsResponse, error) {
+	f := r.GetFilter()
+	list := []*runtime.PodSandboxStats{}
+	for _, v := range s.engine.List(steps.Sandbox) {
+		p := newPod(v)
+		if p.state(s.monitor) != runtime.PodSandboxState_SANDBOX_READY ||
+			!hasPrefix(p.ID, f.GetId()) || !hasLabels(p.config.GetLabels(), f.GetLabelSelector()) {
+			continue
+		}
+		told, err := s.podStats(ctx, p)
+		if err != nil {
+			klog.FromContext(ctx).V(2).Info("Left out of the stats", "sandbox", p.ID, "err", err)
+			continue
+		}
+		list = append(list, told)
+	}
+	return &runtime.ListPodSandboxStatsResponse{Stats: list}, nil
+}
+
+func (s *Server) podStats(ctx context.Context, p pod) (*runtime.PodSandboxStats, error) {
+	linux := &runtime.LinuxPodSandboxStats{}
+	var members []stats.Member
+	for _, c := range s.containersOf(p.ID) {
+		if c.running() != nil {
+			continue
+		}
+		told, usage, err := s.containerStats(ctx, c)
+		if err != nil {
+			return nil, fmt.Errorf("stats of sandbox %s: %w", p.ID, err)
+		}
+		linux.Containers = append(linux.Containers, told)
+		if usage != nil {
+			members = append(members, stats.Member{ID: c.ID, Usage: usage})
+		}
+	}
+	dir, _ := spec.PodCgroup(s.config, p.config)
+	usage, err := s.stats.Pod(ctx, p.ID, dir, members)
+	if errors.Is(err, errdefs.ErrNotFound) { // the parent is made with the first container
+		usage, err = s.stats.Pod(ctx, p.ID, "", members)
+	}
+	if err != nil {
+		return nil, err
+	}
+	linux.Cpu, linux.Memory, linux.Io = usage.CPU, usage.Memory, usage.IO
+	linux.Process = &runtime.ProcessUsage{
+		Timestamp: time.Now().UnixNano(), ProcessCount: &runtime.UInt64Value{Value: usage.Processes},
+	}
+	if ns, ok, err := steps.PodNamespaces.Get(p.View); err == nil && ok && ns.Net != "" {
+		if linux.Network, err = s.stats.Network(ns.Net); err != nil {
+			return nil, fmt.Errorf("stats of sandbox %s: %w", p.ID, err)
+		}
+	}
+	return &runtime.PodSandboxStats{
+		Attributes: &runtime.PodSandboxAttributes{
+			Id: p.ID, Metadata: p.config.GetMetadata(), Labels: p.config.GetLabels(), Annotations: p.config.GetAnnotations(),
+		},
+		Linux: linux,
+	}, nil
+}
