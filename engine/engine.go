@@ -38,8 +38,8 @@ type Engine struct {
 	mu      sync.RWMutex
 	booting bool
 	booted  bool
-	closed bool
-	moves  sync.WaitGroup
+	closed  bool
+	moves   sync.WaitGroup
 }
 
 // New assembles the workflows of defs with cfg (by workflow, then flow) and
