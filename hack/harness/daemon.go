@@ -47,7 +47,8 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.cmd = exec.Command(d.Command[0], d.Command[1:]...)
+	// It lives until it is stopped.
+	d.cmd = exec.CommandContext(context.WithoutCancel(ctx), d.Command[0], d.Command[1:]...)
 	d.cmd.Env = append(os.Environ(), d.Env...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
