@@ -62,7 +62,7 @@ func (s *Server) execSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.E
 	defer cancel()
 	var stdout, stderr output
 	r.Stdout, r.Stderr = &stdout, &stderr
-	code, err := s.runBounded(runCtx, t.Tasks, r, leave)
+	code, err := s.runBounded(runCtx, t.tasks, r, leave)
 	switch {
 	case runCtx.Err() != nil && ctx.Err() == nil && (err != nil || code == killed):
 		return nil, fmt.Errorf("command %q timed out after %s: %w", req.GetCmd()[0], timeout, context.DeadlineExceeded)
@@ -79,7 +79,7 @@ const killed = 128 + 9
 
 // runBounded is Tasks.Exec, but returns soon after ctx has ended even if the
 // shim does not. The place in the container is kept until it does.
-func (s *Server) runBounded(ctx context.Context, tasks Tasks, r runtime.ExecRequest, leave func()) (int, error) {
+func (s *Server) runBounded(ctx context.Context, tasks runtime.Tasks, r runtime.ExecRequest, leave func()) (int, error) {
 	type result struct {
 		code int
 		err  error

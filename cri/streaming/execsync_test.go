@@ -123,9 +123,9 @@ func TestBadRequests(t *testing.T) {
 	s, _ := serve(t, Config{})
 	ctx := t.Context()
 	cmd := []string{"true"}
-	exec := func(r *cri.ExecRequest) error { _, err := s.GetExec(ctx, r); return err }
-	attach := func(r *cri.AttachRequest) error { _, err := s.GetAttach(ctx, r); return err }
-	forward := func(r *cri.PortForwardRequest) error { _, err := s.GetPortForward(ctx, r); return err }
+	exec := func(r *cri.ExecRequest) error { _, err := s.GetExec(r); return err }
+	attach := func(r *cri.AttachRequest) error { _, err := s.GetAttach(r); return err }
+	forward := func(r *cri.PortForwardRequest) error { _, err := s.GetPortForward(r); return err }
 	sync := func(r *cri.ExecSyncRequest) error { _, err := s.ExecSync(ctx, r); return err }
 	for name, c := range map[string]struct {
 		err  error

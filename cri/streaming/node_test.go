@@ -34,23 +34,24 @@ import (
 
 // node is a Resolver and Tasks whose containers are processes of this machine.
 type node struct {
-	bundle     string
-	tty, stdin bool
-	netns      map[string]string // of pods
-	attach     func(ctx context.Context, r tasks.AttachRequest) error
+	tasks.Tasks // of which sessions use Exec and Attach only
+	bundle      string
+	tty, stdin  bool
+	netns       map[string]string // of pods
+	attach      func(ctx context.Context, r tasks.AttachRequest) error
 
 	mu   sync.Mutex
 	pids []int
 }
 
-func (n *node) ContainerTasks(_ context.Context, id string) (Target, error) {
+func (n *node) ContainerTasks(_ context.Context, id string) (_ tasks.Tasks, bundle string, tty, stdin bool, err error) {
 	switch id {
 	case "running":
-		return Target{ID: id, Tasks: n, Bundle: n.bundle, TTY: n.tty, Stdin: n.stdin}, nil
+		return n, n.bundle, n.tty, n.stdin, nil
 	case "exited":
-		return Target{}, fmt.Errorf("container %s is not running: %w", id, errdefs.ErrFailedPrecondition)
+		return nil, "", false, false, fmt.Errorf("container %s is not running: %w", id, errdefs.ErrFailedPrecondition)
 	}
-	return Target{}, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
+	return nil, "", false, false, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
 }
 
 func (n *node) PodNetNS(_ context.Context, pod string) (string, error) {
@@ -199,7 +200,7 @@ var transports = map[string]func(u string) (remotecommand.Executor, error){
 func run(ctx context.Context, s *Server, transport string, req *cri.ExecRequest, o remotecommand.StreamOptions) error {
 	req.ContainerId = "running"
 	req.Tty, req.Stdin, req.Stdout, req.Stderr = o.Tty, o.Stdin != nil, o.Stdout != nil, o.Stderr != nil
-	reply, err := s.GetExec(ctx, req)
+	reply, err := s.GetExec(req)
 	if err != nil {
 		return err
 	}

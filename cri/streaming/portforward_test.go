@@ -105,7 +105,7 @@ func listen(t *testing.T, netns ns.NetNS, network, addr string, handle func(*net
 
 func dialer(t *testing.T, s *Server, pod string) httpstream.Dialer {
 	t.Helper()
-	reply, err := s.GetPortForward(t.Context(), &cri.PortForwardRequest{PodSandboxId: pod})
+	reply, err := s.GetPortForward(&cri.PortForwardRequest{PodSandboxId: pod})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,11 +12,11 @@ import (
 )
 
 // GetExec gives the URL at which a client may run a command in a container.
-func (s *Server) GetExec(ctx context.Context, r *cri.ExecRequest) (*cri.ExecResponse, error) {
+func (s *Server) GetExec(r *cri.ExecRequest) (*cri.ExecResponse, error) {
 	if err := checkStreams(r.GetTty(), r.GetStdin(), r.GetStdout(), r.GetStderr()); err != nil {
 		return nil, fmt.Errorf("exec in container %q: %w", r.GetContainerId(), err)
 	}
-	if err := s.checkExec(ctx, r.GetContainerId(), r.GetCmd()); err != nil {
+	if err := s.checkExec(r.GetContainerId(), r.GetCmd()); err != nil {
 		return nil, fmt.Errorf("exec in container %q: %w", r.GetContainerId(), err)
 	}
 	u, err := s.url("exec", r)
@@ -27,11 +27,11 @@ func (s *Server) GetExec(ctx context.Context, r *cri.ExecRequest) (*cri.ExecResp
 }
 
 // GetAttach gives the URL at which a client may join a container's streams.
-func (s *Server) GetAttach(ctx context.Context, r *cri.AttachRequest) (*cri.AttachResponse, error) {
+func (s *Server) GetAttach(r *cri.AttachRequest) (*cri.AttachResponse, error) {
 	if err := checkStreams(r.GetTty(), r.GetStdin(), r.GetStdout(), r.GetStderr()); err != nil {
 		return nil, fmt.Errorf("attach to container %q: %w", r.GetContainerId(), err)
 	}
-	if _, err := s.target(ctx, r.GetContainerId()); err != nil {
+	if err := s.running(r.GetContainerId()); err != nil {
 		return nil, fmt.Errorf("attach to container %q: %w", r.GetContainerId(), err)
 	}
 	u, err := s.url("attach", r)
@@ -42,7 +42,7 @@ func (s *Server) GetAttach(ctx context.Context, r *cri.AttachRequest) (*cri.Atta
 }
 
 // GetPortForward gives the URL at which a client may connect to ports of a pod.
-func (s *Server) GetPortForward(ctx context.Context, r *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
+func (s *Server) GetPortForward(r *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
 	pod := r.GetPodSandboxId()
 	if pod == "" {
 		return nil, fmt.Errorf("forward ports: no pod sandbox ID: %w", errdefs.ErrInvalidArgument)
@@ -51,6 +51,10 @@ func (s *Server) GetPortForward(ctx context.Context, r *cri.PortForwardRequest) 
 		if err := checkPort(port); err != nil {
 			return nil, fmt.Errorf("forward ports of pod %s: %w", pod, err)
 		}
+	}
+	ctx, err := s.context()
+	if err != nil {
+		return nil, fmt.Errorf("forward ports of pod %s: %w", pod, err)
 	}
 	if _, err := s.resolver.PodNetNS(ctx, pod); err != nil {
 		return nil, fmt.Errorf("forward ports of pod %s: %w", pod, err)
@@ -81,25 +85,30 @@ func checkPort(port int32) error {
 	return nil
 }
 
-func (s *Server) checkExec(ctx context.Context, id string, cmd []string) error {
+func (s *Server) checkExec(id string, cmd []string) error {
 	if len(cmd) == 0 || cmd[0] == "" {
 		return fmt.Errorf("no command: %w", errdefs.ErrInvalidArgument)
 	}
-	_, err := s.target(ctx, id)
+	return s.running(id)
+}
+
+// running says whether a URL for the container makes sense now.
+func (s *Server) running(id string) error {
+	ctx, err := s.context()
+	if err != nil {
+		return err
+	}
+	_, err = s.target(ctx, id)
 	return err
 }
 
 // target finds a running container.
-func (s *Server) target(ctx context.Context, id string) (Target, error) {
+func (s *Server) target(ctx context.Context, id string) (target, error) {
 	if id == "" {
-		return Target{}, fmt.Errorf("no container ID: %w", errdefs.ErrInvalidArgument)
+		return target{}, fmt.Errorf("no container ID: %w", errdefs.ErrInvalidArgument)
 	}
-	t, err := s.resolver.ContainerTasks(ctx, id)
-	if err != nil {
-		return Target{}, err
-	}
-	if t.ID == "" {
-		t.ID = id
-	}
-	return t, nil
+	t := target{id: id}
+	var err error
+	t.tasks, t.bundle, t.tty, t.stdin, err = s.resolver.ContainerTasks(ctx, id)
+	return t, err
 }

@@ -57,7 +57,6 @@ type Server struct {
 	resolver Resolver
 	tokens   *tokens
 	limits   *limiter
-	process  ProcessFunc
 	http     *http.Server
 
 	ctx    context.Context // ends with the server
@@ -95,7 +94,6 @@ func New(c Config, r Resolver) (*Server, error) {
 		resolver: r,
 		tokens:   newTokens(tokenTTL, maxTokens),
 		limits:   newLimiter(c.MaxExecPerContainer),
-		process:  processOf,
 	}
 	s.http = &http.Server{
 		Handler:           s.routes(),
@@ -160,6 +158,16 @@ func (s *Server) Close() error {
 		return fmt.Errorf("close the streaming server: %w", err)
 	}
 	return nil
+}
+
+// context is the one of what is done on behalf of the server itself.
+func (s *Server) context() (context.Context, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.base == nil || s.closed {
+		return nil, fmt.Errorf("the streaming server does not run: %w", errdefs.ErrUnavailable)
+	}
+	return s.ctx, nil
 }
 
 // track counts a session in; done counts it out. It refuses once the server is closed.
@@ -230,18 +238,14 @@ func route[R any](s *Server, serve func(http.ResponseWriter, *http.Request, R)) 
 
 // url is where the client of a token connects to.
 func (s *Server) url(kind string, req any) (string, error) {
-	s.mu.Lock()
-	base := s.base
-	closed := s.closed
-	s.mu.Unlock()
-	if base == nil || closed {
-		return "", fmt.Errorf("issue a streaming URL: the streaming server does not run: %w", errdefs.ErrUnavailable)
+	if _, err := s.context(); err != nil {
+		return "", err
 	}
 	token, err := s.tokens.issue(req)
 	if err != nil {
 		return "", err
 	}
-	return base.JoinPath(kind, token).String(), nil
+	return s.base.JoinPath(kind, token).String(), nil
 }
 
 func baseURL(c Config, bound net.Addr) *url.URL {

@@ -137,7 +137,7 @@ func TestExecTerminalSize(t *testing.T) {
 func TestTokenWorksOnce(t *testing.T) {
 	s, n := serve(t, Config{})
 	n.attach = func(context.Context, tasks.AttachRequest) error { return nil }
-	reply, err := s.GetExec(t.Context(), &cri.ExecRequest{ContainerId: "running", Cmd: []string{"true"}, Stdout: true})
+	reply, err := s.GetExec(&cri.ExecRequest{ContainerId: "running", Cmd: []string{"true"}, Stdout: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestTokenWorksOnce(t *testing.T) {
 			t.Errorf("use %d: %v", i+1, err)
 		}
 	}
-	attach, err := s.GetAttach(t.Context(), &cri.AttachRequest{ContainerId: "running", Stdout: true})
+	attach, err := s.GetAttach(&cri.AttachRequest{ContainerId: "running", Stdout: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestSessionsDoNotLeak(t *testing.T) {
 // cutAttach attaches to a silent container and hangs up soon.
 func cutAttach(t *testing.T, s *Server, transport string, stdin bool) {
 	t.Helper()
-	reply, err := s.GetAttach(t.Context(), &cri.AttachRequest{ContainerId: "running", Stdout: true, Stdin: stdin})
+	reply, err := s.GetAttach(&cri.AttachRequest{ContainerId: "running", Stdout: true, Stdin: stdin})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestAttach(t *testing.T) {
 		return err
 	}
 	for _, transport := range []string{"SPDY", "WebSocket"} {
-		reply, err := s.GetAttach(t.Context(), &cri.AttachRequest{ContainerId: "running", Stdin: true, Stdout: true})
+		reply, err := s.GetAttach(&cri.AttachRequest{ContainerId: "running", Stdin: true, Stdout: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -334,7 +334,7 @@ func TestCloseCutsSessions(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	reply, err := s.GetAttach(t.Context(), &cri.AttachRequest{ContainerId: "running", Stdout: true})
+	reply, err := s.GetAttach(&cri.AttachRequest{ContainerId: "running", Stdout: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestCloseCutsSessions(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
-	if _, err := s.GetAttach(t.Context(), &cri.AttachRequest{ContainerId: "running", Stdout: true}); !errdefs.IsUnavailable(err) {
+	if _, err := s.GetAttach(&cri.AttachRequest{ContainerId: "running", Stdout: true}); !errdefs.IsUnavailable(err) {
 		t.Errorf("a URL of a closed server: %v", err)
 	}
 }
