@@ -85,20 +85,31 @@ func (s *Store) pull(ctx context.Context, named reference.Named, creds *credenti
 		}
 		return Image{}, registryError(err)
 	}
-	config, err := img.Config(ctx)
+	return s.keep(ctx, named, img.Target(), o)
+}
+
+// keep records the pulled image also by its digest and its ID. These names stay when
+// the tag moves on, so that kubelet still sees what its containers use.
+func (s *Store) keep(ctx context.Context, named reference.Named, target ocispec.Descriptor, o PullOptions) (Image, error) {
+	m, err := s.readManifest(ctx, target)
 	if err != nil {
 		return Image{}, fmt.Errorf("read the image's configuration: %w", err)
 	}
-	// The digest and the ID stay names of the image when its tag moves on, so that
-	// kubelet still sees what its containers use.
-	target := img.Target()
-	for _, name := range []string{named.Name() + "@" + target.Digest.String(), config.Digest.String()} {
+	names := []string{named.Name() + "@" + target.Digest.String(), m.config.String()}
+	for _, name := range names {
 		if err := s.record(ctx, images.Image{Name: name, Target: target, Labels: maps.Clone(o.Labels)}); err != nil {
 			return Image{}, err
 		}
 	}
 	s.view.changed()
-	return s.Image(ctx, config.Digest.String())
+	img, err := s.Image(ctx, m.config.String())
+	if errdefs.IsNotFound(err) {
+		// Removed again already, which is not the pull's failure.
+		img = m.image(target)
+		img.Names, img.RepoDigests = names, names[:1]
+		return img, nil
+	}
+	return img, err
 }
 
 // record makes an image record, or lets it point to another target.
@@ -156,23 +167,18 @@ func onlyImages(h images.Handler) images.Handler {
 		case err != nil:
 		case images.IsManifestType(desc.MediaType):
 			return children, checkManifest(desc, children)
-		case len(children) == 0 && !images.IsLayerType(desc.MediaType) && !isConfig(desc.MediaType):
+		case len(children) == 0 && !images.IsLayerType(desc.MediaType) && !images.IsConfigType(desc.MediaType):
 			return nil, fmt.Errorf("not an image: media type %q of %s: %w", desc.MediaType, desc.Digest, errdefs.ErrInvalidArgument)
 		}
 		return children, err
 	})
 }
 
-func isConfig(mediaType string) bool {
-	// Very old registries gave configurations this type.
-	return images.IsConfigType(mediaType) || mediaType == "application/octet-stream"
-}
-
 // checkManifest looks at what images.Children returned: the configuration, then the layers.
 func checkManifest(desc ocispec.Descriptor, children []ocispec.Descriptor) error {
 	for i, c := range children {
 		switch {
-		case i == 0 && !isConfig(c.MediaType):
+		case i == 0 && !images.IsConfigType(c.MediaType):
 			return fmt.Errorf("not an image: manifest %s has a configuration of media type %q: %w", desc.Digest, c.MediaType, errdefs.ErrInvalidArgument)
 		case i > 0 && !images.IsLayerType(c.MediaType):
 			return fmt.Errorf("manifest %s has a layer of media type %q, which is no file system: %w", desc.Digest, c.MediaType, errdefs.ErrInvalidArgument)

@@ -80,7 +80,7 @@ func canonicalHost(host string) string {
 	}
 }
 
-// for says whether host is the one that may see the credentials.
+// isFor says whether host is the one that may see the credentials.
 func (c *credentials) isFor(host, upstream string) bool {
 	if c == nil {
 		return false

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -181,6 +182,14 @@ func makeParents(ctx context.Context, dir string) error {
 // startAttached connects to an existing containerd and initialises our own
 // plugins as that containerd would its own.
 func (s *Store) startAttached(ctx context.Context) error {
+	// The client would try for ten seconds and then not say why.
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", s.config.Address)
+	if err != nil {
+		return classed{errdefs.ErrUnavailable, fmt.Errorf("connect to containerd at %s: %w", s.config.Address, err)}
+	}
+	if err := conn.Close(); err != nil {
+		return err
+	}
 	c, err := containerd.New(s.config.Address, containerd.WithDefaultNamespace(s.config.Namespace))
 	if err != nil {
 		return fmt.Errorf("connect to containerd at %s: %w", s.config.Address, err)

@@ -148,8 +148,8 @@ func (v *view) paint(ctx context.Context) (*picture, error) {
 
 // parse reads manifest and configuration of the target for this machine's platform.
 func (v *view) parse(ctx context.Context, target ocispec.Descriptor) (*manifest, error) {
-	cs := v.store.client.ContentStore()
 	if m := v.parsed[target.Digest]; m != nil {
+		cs := v.store.client.ContentStore()
 		// What was read once can have been deleted since.
 		if _, err := cs.Info(ctx, m.config); err != nil {
 			return nil, err
@@ -159,6 +159,11 @@ func (v *view) parse(ctx context.Context, target ocispec.Descriptor) (*manifest,
 		}
 		return m, nil
 	}
+	return v.store.readManifest(ctx, target)
+}
+
+func (s *Store) readManifest(ctx context.Context, target ocispec.Descriptor) (*manifest, error) {
+	cs := s.client.ContentStore()
 	mf, err := images.Manifest(ctx, cs, target, platforms.Default())
 	if err != nil {
 		return nil, err
@@ -199,11 +204,18 @@ func (v *view) complete(ctx context.Context, e *entry, m *manifest) (bool, error
 	return true, nil
 }
 
+// image is the part of an Image that follows from the target.
+func (m *manifest) image(target ocispec.Descriptor) Image {
+	return Image{
+		ID: m.config.String(), Target: target, Size: m.size, Spec: m.spec, ChainID: m.chain, Labels: map[string]string{},
+	}
+}
+
 func (p *picture) add(r images.Image, m *manifest) {
 	id := m.config.String()
 	e := p.images[id]
 	if e == nil {
-		e = &entry{Image: Image{ID: id, Target: r.Target, Size: m.size, Spec: m.spec, ChainID: m.chain, Labels: map[string]string{}}}
+		e = &entry{Image: m.image(r.Target)}
 		p.images[id] = e
 	}
 	e.records = append(e.records, r)

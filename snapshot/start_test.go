@@ -1,0 +1,137 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	"github.com/sandflow-cri/sandflow/snapshot"
+	"github.com/sandflow-cri/sandflow/snapshot/snapshottest"
+)
+
+// CASES 44: another client's images are seen and removed, also after a restart, and
+// an attached store sees the same.
+func TestOtherClients(t *testing.T) {
+	c := snapshottest.Config(snapshottest.Dir(t))
+	c.Socket = filepath.Join(c.State, "c.sock")
+	snapshottest.NeedRoot(t)
+	s, err := snapshot.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	if st, err := os.Stat(c.Socket); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v", st.Mode(), err)
+	}
+	other, err := containerd.New(c.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := namespaces.WithNamespace(t.Context(), "k8s.io")
+	importTar(t, ctx, other, "docker.io/library/loaded:1", tiny(t, "loaded"))
+	loaded := eventually(t, func() (snapshot.Image, error) { return s.Image(t.Context(), "loaded:1") })
+	if _, err := s.PrepareRootfs(t.Context(), "k", snapshot.RootfsOptions{Image: "loaded:1"}); err != nil {
+		t.Errorf("rootfs of an image that was not unpacked: %v", err)
+	}
+	attached(t, c, loaded)
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = snapshottest.Open(t, c)
+	if again, err := s.Image(t.Context(), "loaded:1"); err != nil || again.ID != loaded.ID {
+		t.Errorf("after a restart: %v, %v", again.ID, err)
+	}
+	if keys, err := s.ListRootfs(t.Context()); err != nil || !slices.Equal(keys, []string{"k"}) {
+		t.Errorf("rootfs after a restart: %v, %v", keys, err)
+	}
+	if err := s.RemoveRootfs(t.Context(), "k"); err != nil {
+		t.Error(err)
+	}
+	if err := s.Client().ImageService().Delete(ctx, "docker.io/library/loaded:1"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() (snapshot.Image, error) {
+		if _, err := s.Image(t.Context(), "loaded:1"); !errdefs.IsNotFound(err) {
+			return snapshot.Image{}, errors.New("still there")
+		}
+		return snapshot.Image{}, nil
+	})
+}
+
+func attached(t *testing.T, c snapshot.Config, loaded snapshot.Image) {
+	t.Helper()
+	reg := snapshottest.Serve(t, nil)
+	a, err := snapshot.Start(t.Context(), snapshot.Config{Address: c.Socket, Root: "/other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Embedded() || a.Healthy(t.Context()) != nil {
+		t.Errorf("attached store: embedded %v, healthy %v", a.Embedded(), a.Healthy(t.Context()))
+	}
+	if got, err := a.Plugin(snapshot.StorePlugin, "store"); err != nil || got != a {
+		t.Errorf("the store's plugin: %v, %v", got, err)
+	}
+	if img, err := a.Image(t.Context(), "loaded:1"); err != nil || img.ID != loaded.ID {
+		t.Errorf("attached store sees %v, %v", img.ID, err)
+	}
+	img := pull(t, a, reg.Push(t, "a:t", tiny(t, "attached")))
+	if _, err := a.PrepareRootfs(t.Context(), "a", snapshot.RootfsOptions{Image: img.ID}); err != nil {
+		t.Error(err)
+	}
+	if keys, err := a.ListRootfs(t.Context()); err != nil || !slices.Equal(keys, []string{"a"}) {
+		t.Errorf("rootfs of the attached store: %v, %v", keys, err)
+	}
+	if fs, err := a.ImageFS(t.Context()); err != nil || fs.Mountpoint == "" || fs.Inodes == 0 {
+		t.Errorf("image file system: %+v, %v", fs, err)
+	}
+	if err := errors.Join(a.RemoveRootfs(t.Context(), "a"), a.RemoveImage(t.Context(), img.ID), a.Close()); err != nil {
+		t.Error(err)
+	}
+	if a.Healthy(t.Context()) == nil {
+		t.Error("healthy after Close")
+	}
+}
+
+// What cannot work is refused at the start, with a reason, and holds nothing back.
+func TestBadStart(t *testing.T) {
+	snapshottest.NeedRoot(t)
+	dir := snapshottest.Dir(t)
+	for _, c := range []struct {
+		what   string
+		change func(*snapshot.Config)
+		want   string
+	}{
+		{"socket", func(c *snapshot.Config) { c.Socket = "/" + strings.Repeat("x", 99) }, "106 bytes long"},
+		{"snapshotter", func(c *snapshot.Config) { c.Snapshotter = "none" }, "io.containerd.snapshotter.v1.none"},
+		{"plugin", func(c *snapshot.Config) { c.RequiredPlugins = []string{"io.sandflow.x.v1.y"} }, "io.sandflow.x.v1.y"},
+		{"same dir", func(c *snapshot.Config) { c.State = c.Root }, "different"},
+		{"nobody there", func(c *snapshot.Config) { c.Address = filepath.Join(dir, "none.sock") }, "none.sock"},
+	} {
+		cfg := snapshottest.Config(dir)
+		c.change(&cfg)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := snapshot.Start(ctx, cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		cancel()
+	}
+	s := snapshottest.Open(t, snapshottest.Config(dir))
+	if err := s.Healthy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
