@@ -53,7 +53,7 @@ start; 0 is unlimited. What is in flight already is not stopped.`,
 			case !ok:
 				return exit{exitUsage, fmt.Errorf("%q is not of the form WORKFLOW.FLOW", args[0])}
 			case limit < 0 || limit > 1<<30:
-				return exit{exitUsage, errors.New("--limit must be 0 (unlimited) or more")}
+				return exit{exitUsage, errors.New("--limit must be given as 0 (unlimited) or more")}
 			}
 			return c.call(cmd.Context(), callTimeout, func(ctx context.Context, a admin.AdminClient) error {
 				r, err := a.SetLimit(ctx, &admin.SetLimitRequest{Workflow: workflow, Flow: flow, Limit: int32(limit)}) //nolint:gosec // bounded above
@@ -67,7 +67,6 @@ start; 0 is unlimited. What is in flight already is not stopped.`,
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", -1, "the new limit; 0 is unlimited")
-	_ = cmd.MarkFlagRequired("limit")
 	return cmd
 }
 

@@ -103,12 +103,12 @@ func writeFlow(out io.Writer, f *admin.FlowRun) {
 	}
 	begin, whole := extent(f)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "STEP\tSTART\tTOOK\t  "+strings.Repeat(" ", barWidth+2)+"  ACTION")
+	fmt.Fprintln(w, "  \tSTEP\tSTART\tTOOK\t  "+strings.Repeat(" ", barWidth+2)+"  ACTION")
 	for _, a := range f.GetActions() {
 		at := a.GetSpan().GetStart().AsTime().Sub(begin)
-		took := a.GetSpan().GetDuration().AsDuration()
-		fmt.Fprintf(w, "%s\t%s\t%s\t  |%s|  %s\n", strconv.Itoa(int(a.GetStep())+1), "+"+millis(at), millis(took),
-			bar(at, took, whole, a.GetDown()), label(a))
+		took := millis(a.GetSpan().GetDuration().AsDuration())
+		fmt.Fprintf(w, "  \t%s\t%s\t%s\t  |%s|  %s\n", strconv.Itoa(int(a.GetStep())+1), "+"+millis(at), took,
+			actionBar(a, at, whole), label(a))
 	}
 	_ = w.Flush()
 }
@@ -123,6 +123,13 @@ func extent(f *admin.FlowRun) (time.Time, time.Duration) {
 		whole = max(whole, end)
 	}
 	return begin, whole
+}
+
+func actionBar(a *admin.ActionRun, at, whole time.Duration) string {
+	if a.GetSpan().GetOutcome() == "skipped" {
+		return strings.Repeat(" ", barWidth)
+	}
+	return bar(at, a.GetSpan().GetDuration().AsDuration(), whole, a.GetDown())
 }
 
 // bar draws [at, at+took) on the scale of whole; even the shortest action gets one mark.

@@ -943,7 +943,7 @@ func (x *FlowRun) GetActions() []*ActionRun {
 type ActionRun struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Action string                 `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
-	// Counted from 0 at the bottom of the flow.
+	// Counted from 0 in the order of this move.
 	Step int32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	Down bool  `protobuf:"varint,3,opt,name=down,proto3" json:"down,omitempty"`
 	// It undid because the flow failed.

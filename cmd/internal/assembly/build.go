@@ -103,6 +103,9 @@ func uses(flows map[string]map[string]engine.FlowConfig, action string) bool {
 // Check puts together what the daemon would run, without a containerd, a
 // journal or any effect, and says what is wrong with it.
 func Check(c *config.Config) error {
+	if err := checkPlugins(c); err != nil {
+		return err
+	}
 	services, err := dryServices(c)
 	if err != nil {
 		return err
@@ -121,8 +124,11 @@ func Check(c *config.Config) error {
 			return fmt.Errorf("add action %s: %w", r.ID, err)
 		}
 	}
-	_, err = Build(c, set, nowhere{})
-	return err
+	e, err := Build(c, set, nowhere{})
+	if err != nil {
+		return err
+	}
+	return e.Close(ctx)
 }
 
 func dryServices(c *config.Config) (*steps.Services, error) {

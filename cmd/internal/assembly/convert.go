@@ -54,7 +54,7 @@ func Store(c *config.Config) snapshot.Config {
 func CNI(c *config.Config) cni.Config {
 	out := cni.Config{
 		ConfDir: c.CNI.ConfDir, BinDirs: c.CNI.BinDirs, CacheDir: filepath.Join(c.Root, "cni"),
-		MaxConf: c.CNI.MaxConf, All: c.CNI.MaxConf == 0,
+		MaxConf: c.CNI.MaxConf,
 	}
 	if c.CNI.IPPreference != "cni" {
 		out.IPPreference = c.CNI.IPPreference
@@ -83,6 +83,6 @@ func Streaming(c *config.Config) streaming.Config {
 	return streaming.Config{
 		Address: c.CRI.StreamAddress, Port: strconv.Itoa(c.CRI.StreamPort),
 		IdleTimeout:     time.Duration(c.CRI.StreamIdleTimeout),
-		CreationTimeout: time.Duration(c.CRI.StreamCreationTimeout),
+		CreationTimeout: time.Duration(c.CRI.StreamCreationTimeout), MaxExecPerContainer: c.CRI.MaxExecPerContainer,
 	}
 }

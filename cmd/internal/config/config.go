@@ -50,6 +50,7 @@ type CRI struct {
 	StreamPort            int      `toml:"stream_port"`
 	StreamIdleTimeout     Duration `toml:"stream_idle_timeout"`
 	StreamCreationTimeout Duration `toml:"stream_creation_timeout"`
+	MaxExecPerContainer   int      `toml:"max_exec_per_container"`
 }
 
 // Admin is the socket that the sandflow command speaks to.

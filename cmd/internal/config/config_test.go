@@ -87,7 +87,7 @@ func TestRefusals(t *testing.T) {
 		name, file, text string
 		want             string
 	}{
-		{"unknown key", "c.toml", "\n[cri]\nsoket = \"/x\"", "c.toml:3: cri.soket: unknown key (known: max_message, socket, stream_address, stream_creation_timeout, stream_idle_timeout, stream_port)"},
+		{"unknown key", "c.toml", "\n[cri]\nsoket = \"/x\"", "c.toml:3: cri.soket: unknown key (known: max_exec_per_container, max_message, socket, stream_address, stream_creation_timeout, stream_idle_timeout, stream_port)"},
 		{"unknown table", "c.toml", "[crio]\nx = 1", "c.toml:1: crio: unknown key"},
 		{"unknown flow", "c.toml", "[workflows.sandbox.pause]\nconcurrent = 1", "c.toml:1: workflows.sandbox.pause: unknown key"},
 		{"failover of a down flow", "c.toml", "[workflows.sandbox.destroy]\nfailover = true", "c.toml:2: workflows.sandbox.destroy.failover: unknown key"},
@@ -245,8 +245,9 @@ func TestFaultNamesTheNearestLine(t *testing.T) {
 		"workflows.sandbox.create.steps[0]":    3,
 		"workflows.sandbox.create.steps[2][0]": 5,
 		"workflows.sandbox.create.queue":       1,
-		"workflows.sandbox.destroy.steps":      1,
-		"workflows.container":                  1,
+		"workflows.sandbox.destroy.steps":      0,
+		"workflows.sandbox":                    1,
+		"workflows.container":                  0,
 		"containerd.plugins.x.list[0].a":       7,
 		"containerd.plugins.x.list[1]":         8,
 		"containerd.plugins.x.list[1].b.c.d":   9,

@@ -20,10 +20,15 @@ import (
 type origin struct {
 	file  string
 	lines map[string]int // key path → line
+	// implied are tables that only the keys below them mention, with the first line of such a key.
+	implied map[string]int
 }
 
 // line finds the line of a key, or of the nearest table around it that is written down.
 func (o origin) line(path string) int {
+	if n, ok := o.implied[path]; ok {
+		return n
+	}
 	for p := path; p != ""; p = parent(p) {
 		if n, ok := o.lines[p]; ok {
 			return n
@@ -91,18 +96,19 @@ func parseTOML(file string, text []byte) (map[string]any, origin, error) {
 		}
 		return nil, origin{file: file}, out
 	}
-	w := walker{text: text, lines: map[string]int{}, counts: map[string]int{}}
+	w := walker{text: text, lines: map[string]int{}, implied: map[string]int{}, counts: map[string]int{}}
 	w.walk()
-	return tree, origin{file: file, lines: w.lines}, nil
+	return tree, origin{file: file, lines: w.lines, implied: w.implied}, nil
 }
 
 // walker notes the line of every key and array element of a TOML text that is
 // known to be well formed.
 type walker struct {
-	p      unstable.Parser
-	text   []byte
-	lines  map[string]int
-	counts map[string]int // elements so far of each array of tables
+	p       unstable.Parser
+	text    []byte
+	lines   map[string]int
+	implied map[string]int
+	counts  map[string]int // elements so far of each array of tables
 }
 
 func (w *walker) walk() {
@@ -135,8 +141,11 @@ func (w *walker) keys(path string, it unstable.Iterator) string {
 			path = at(path, c-1)
 		}
 		path = join(path, string(n.Data))
-		if _, ok := w.lines[path]; !ok || it.IsLast() {
+		if it.IsLast() {
 			w.lines[path] = w.line(n)
+			delete(w.implied, path)
+		} else if w.lines[path] == 0 && w.implied[path] == 0 {
+			w.implied[path] = w.line(n)
 		}
 	}
 	return path

@@ -129,6 +129,9 @@ func (k *checker) addresses() {
 	if c.CRI.StreamPort < 0 || c.CRI.StreamPort > 65535 {
 		k.fault("cri.stream_port", "%d is not a port", c.CRI.StreamPort)
 	}
+	if c.CRI.MaxExecPerContainer < 0 {
+		k.fault("cri.max_exec_per_container", "must not be negative; 0 is unlimited")
+	}
 	if c.CRI.MaxMessage < 4<<20 || c.CRI.MaxMessage > 1<<30 {
 		k.fault("cri.max_message", "must be between 4MiB and 1GiB")
 	}
@@ -155,8 +158,8 @@ func (k *checker) containerd() {
 	if c.Snapshotter == "" {
 		k.fault("containerd.snapshotter", "must not be empty")
 	}
-	if c.RegistryConfigPath != "" {
-		k.absolute("containerd.config_path", c.RegistryConfigPath)
+	for _, dir := range filepath.SplitList(c.RegistryConfigPath) {
+		k.absolute("containerd.config_path", dir)
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.Plugins)) {
 		if _, ok := c.Plugins[id].(map[string]any); !ok {

@@ -27,6 +27,9 @@ import (
 //	undo:shim=fail*2         its undo fails, twice, then not any more
 //	do:task=hang             it waits until its context ends
 //	do:network=sleep500ms    it waits that long, within its context, then goes on
+//
+// Each injection is noted, as "do:network=fail" on a line, in the file of the same name with
+// ".log" behind, before it has its effect.
 const faultFile = "SANDFLOW_FAULTS"
 
 var errInjected = errors.New("injected fault")
@@ -111,7 +114,16 @@ func (f *faults) take(where string) (string, error) {
 			continue
 		}
 		f.used[one]++
-		return kind, nil
+		return kind, f.note(at + "=" + kind)
 	}
 	return "", nil
+}
+
+func (f *faults) note(what string) error {
+	file, err := os.OpenFile(f.path+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("note fault: %w", err)
+	}
+	_, err = fmt.Fprintln(file, what)
+	return errors.Join(err, file.Close())
 }

@@ -32,7 +32,10 @@ type subjectKey struct{}
 func (logs) Around(ctx context.Context, s engine.Span, next func(context.Context) error) error {
 	l := klog.FromContext(ctx)
 	if id, _ := ctx.Value(subjectKey{}).(string); id != s.Flow+" "+s.ID {
-		l = l.WithValues(s.Workflow, s.ID, "flow", s.Flow)
+		if s.ID != "" { // none in what runs once per boot
+			l = l.WithValues(s.Workflow, s.ID)
+		}
+		l = l.WithValues("flow", s.Flow)
 		ctx = context.WithValue(ctx, subjectKey{}, s.Flow+" "+s.ID)
 	}
 	if s.Action != "" {

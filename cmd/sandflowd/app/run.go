@@ -138,6 +138,9 @@ func (i *instance) startEngine(_, life context.Context) error {
 	}
 	i.launch = &launch{cfg: i.cfg, journal: journal, observers: []engine.Observer{i.timeline, i.metrics, logs{}}}
 	store, err := startGraph(life, i.launch)
+	if err != nil && i.launch.engine != nil {
+		return errors.Join(err, i.launch.engine.Close(life)) // it owns the journal
+	}
 	if err != nil {
 		return errors.Join(err, journal.Close())
 	}
