@@ -1,0 +1,52 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/sandflow-cri/sandflow/engine"
+	"github.com/sandflow-cri/sandflow/steps"
+)
+
+// gcTimeout bounds the GC verb at boot: a plugin that hangs must not keep the node from starting.
+const gcTimeout = 10 * time.Second
+
+// Init lets the plugins that know the GC verb release what belongs to no pod
+// of ours, for instance after the state was wiped. That it fails is logged only.
+func (a *Action) Init(ctx context.Context) error {
+	if err := a.store.clean(); err != nil {
+		return err
+	}
+	ids, err := a.store.list()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, gcTimeout)
+	defer cancel()
+	if err := a.nets.GC(ctx, ids); err != nil {
+		klog.FromContext(ctx).Error(err, "Network plugins could not collect garbage")
+	}
+	return ctx.Err()
+}
+
+// Sweep detaches pods that no record knows.
+func (a *Action) Sweep(ctx context.Context, s *engine.Sweep) error {
+	ids, err := a.store.list()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !s.Known(steps.Sandbox, id) {
+			s.Remove("network attachment", id, func() error { return a.detach(ctx, id) })
+		}
+	}
+	return nil
+}
