@@ -27,13 +27,20 @@ const (
 	KindStdout
 	KindStderr
 	KindResult
+	// KindStdinTaken tells the client that one frame of KindStdin was used up.
+	// At most StdinWindow of them may be on their way, so that the shim can
+	// always read on and notice that the client has gone.
+	KindStdinTaken
 )
+
+// StdinWindow is the number of KindStdin frames that may be unanswered.
+const StdinWindow = 8
 
 // maxFrame bounds what one frame makes the receiver allocate.
 const maxFrame = 8 << 20
 
-// dataFrame is the most that is sent in one frame of data.
-const dataFrame = 32 << 10
+// DataFrame is the most bytes of data that are sent in one frame.
+const DataFrame = 32 << 10
 
 // Request opens a stream connection.
 type Request struct {
@@ -119,7 +126,7 @@ type frameWriter struct {
 func (w frameWriter) Write(p []byte) (int, error) {
 	done := 0
 	for len(p) > 0 {
-		n := min(len(p), dataFrame)
+		n := min(len(p), DataFrame)
 		if err := w.c.Send(w.k, p[:n]); err != nil {
 			return done, err
 		}

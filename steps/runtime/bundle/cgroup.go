@@ -155,8 +155,8 @@ func RemoveCgroup(dir string) error {
 // RemoveCgroupPath is RemoveCgroup for a path as it stands in an OCI spec:
 // absolute, or "slice:prefix:name" for systemd.
 func RemoveCgroupPath(path string) error {
-	path = expandSystemd(path)
-	if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
+	path = filepath.Clean(expandSystemd(path))
+	if !filepath.IsAbs(path) || path == "/" {
 		return nil
 	}
 	hs, err := hierarchies()

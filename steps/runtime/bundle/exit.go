@@ -89,3 +89,14 @@ func readJSON(path string, v any) error {
 	}
 	return nil
 }
+
+// RemoveExit forgets the exit of an earlier run in the same bundle.
+func RemoveExit(dir string) error {
+	var errs []error
+	for _, f := range []string{exitFile, runtimeExitFile} {
+		if err := os.Remove(filepath.Join(dir, f)); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,202 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	runcopts "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
+	"github.com/sandflow-cri/sandflow/steps/runtime/shimapi"
+	"github.com/sandflow-cri/sandflow/steps/stdio"
+)
+
+// createTimeout bounds a creation whose caller has gone.
+const createTimeout = 2 * time.Minute
+
+// container is a container of the pod.
+//
+//	entered → made → exited → drained → removed
+//	       ↘ failed → removed
+type container struct {
+	id, bundle string
+	cancel     context.CancelFunc // ends the creation
+
+	made   chan struct{} // closed when the creation has ended
+	failed error         // why; set before made is closed
+	hub    *stdio.Hub    // nil if the caller owns stdio; set before made is closed
+	memory string        // directory of its memory cgroup
+	pid    int
+
+	fdLock sync.Mutex // held while pidfd is used or closed
+	pidfd  int        // -1 if there is none (any more)
+
+	exited  chan struct{} // closed when the process has ended
+	exit    bundle.Exit   // set before exited is closed
+	drained chan struct{} // closed when its output is logged too
+	removed chan struct{}
+}
+
+// Create makes a container whose stdio the shim owns. It is finished, or
+// undone, also when the caller goes away: whoever deletes it finds it whole.
+func (p *pod) Create(ctx context.Context, r *shimapi.CreateRequest) (*shimapi.CreateResponse, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+	defer cancel()
+	c := &container{
+		id: r.Id, bundle: r.Bundle, cancel: cancel, pidfd: -1,
+		made: make(chan struct{}), exited: make(chan struct{}), drained: make(chan struct{}), removed: make(chan struct{}),
+	}
+	if err := p.add(c); err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	if err := p.create(ctx, c, r); err != nil {
+		c.failed = err
+		p.remove(c)
+		close(c.made)
+		c.release()
+		return nil, errgrpc.ToGRPC(err)
+	}
+	close(c.made)
+	return &shimapi.CreateResponse{Pid: int32(c.pid)}, nil //nolint:gosec // PIDs are below 2^22
+}
+
+func (p *pod) create(ctx context.Context, c *container, r *shimapi.CreateRequest) error {
+	pipes, err := newPipes(r.Stdin)
+	if err != nil {
+		return err
+	}
+	defer pipes.closeTheirs()
+	c.hub, err = stdio.New(stdio.Options{
+		LogPath: r.LogPath, MaxLine: int(r.MaxLogLine), Stdin: pipes.ours.stdin,
+		StdinOnce:  r.StdinOnce && !r.Terminal, // closing a terminal would hang up on the container
+		OnLogError: func(err error) { log.G(ctx).WithField("container", c.id).Warn(err) },
+		OnStdinClose: func() {
+			_, _ = p.tasks.CloseIO(p.ctx, &taskapi.CloseIORequest{ID: c.id, Stdin: true})
+		},
+	})
+	if err != nil {
+		pipes.closeOurs()
+		return err
+	}
+	c.hub.Start(pipes.ours.stdout, pipes.ours.stderr)
+	opts, err := createOptions(r)
+	if err != nil {
+		return err
+	}
+	req := &taskapi.CreateTaskRequest{ID: r.Id, Bundle: r.Bundle, Terminal: r.Terminal, Options: opts,
+		Stdin: pipes.path(pipes.theirs.stdin), Stdout: pipes.path(pipes.theirs.stdout)}
+	if !r.Terminal {
+		req.Stderr = pipes.path(pipes.theirs.stderr)
+	}
+	resp, err := p.tasks.Create(ctx, req)
+	if err != nil {
+		return errgrpc.ToNative(err) // it has the runtime's own words
+	}
+	c.pid = int(resp.Pid)
+	if c.pidfd, err = unix.PidfdOpen(c.pid, 0); err != nil {
+		c.pidfd = -1 // already dead: there is nothing to signal
+	}
+	if c.memory, err = bundle.MemoryCgroup(c.pid); err != nil {
+		log.G(ctx).WithError(err).Warnf("out-of-memory kills of container %s will not be seen", c.id)
+	}
+	return nil
+}
+
+func createOptions(r *shimapi.CreateRequest) (*anypb.Any, error) {
+	uid, gid, err := rootIDs(r.Bundle)
+	if err != nil {
+		return nil, err
+	}
+	return typeurl.MarshalAnyToProto(&runcopts.Options{
+		BinaryName: r.Binary, Root: r.Root, SystemdCgroup: r.SystemdCgroup, IoUid: uid, IoGid: gid,
+	})
+}
+
+// rootIDs are the host's IDs of the container's root, which must own its stdio.
+func rootIDs(dir string) (uid, gid uint32, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read bundle: %w", err)
+	}
+	var s specs.Spec
+	if err := json.Unmarshal(b, &s); err != nil {
+		return 0, 0, fmt.Errorf("read bundle %s: %w: %w", dir, err, errdefs.ErrInvalidArgument)
+	}
+	if s.Linux == nil {
+		return 0, 0, nil
+	}
+	return hostID(s.Linux.UIDMappings), hostID(s.Linux.GIDMappings), nil
+}
+
+func hostID(maps []specs.LinuxIDMapping) uint32 {
+	for _, m := range maps {
+		if m.ContainerID == 0 {
+			return m.HostID
+		}
+	}
+	return 0
+}
+
+// end records the container's exit. It is called once, by the publisher.
+func (c *container) end(ctx context.Context, code uint32, at time.Time) {
+	c.exit = bundle.Exit{Code: code, At: at}
+	kills, err := bundle.OOMKills(c.memory)
+	if err != nil {
+		log.G(ctx).WithError(err).Warnf("count out-of-memory kills of container %s", c.id)
+	}
+	c.exit.OOMKilled = kills > 0
+	if err := bundle.WriteExit(c.bundle, c.exit); err != nil {
+		log.G(ctx).WithError(err).Errorf("record exit of container %s", c.id)
+	}
+	close(c.exited)
+	go func() {
+		if c.hub != nil {
+			c.hub.Finish(drainGrace)
+		}
+		close(c.drained)
+	}()
+}
+
+func (c *container) response() *shimapi.ExitResponse {
+	return &shimapi.ExitResponse{Code: c.exit.Code, At: c.exit.At.UnixNano(), OomKilled: c.exit.OOMKilled}
+}
+
+// signal signals the container's init, and never another process that got its PID.
+func (c *container) signal(sig unix.Signal) error {
+	c.fdLock.Lock()
+	defer c.fdLock.Unlock()
+	if c.pidfd >= 0 {
+		return unix.PidfdSendSignal(c.pidfd, sig, nil, 0)
+	}
+	return unix.ESRCH
+}
+
+// release gives back what the container held in the shim.
+func (c *container) release() {
+	close(c.removed)
+	if c.hub != nil {
+		_ = c.hub.Close()
+	}
+	c.fdLock.Lock()
+	defer c.fdLock.Unlock()
+	if c.pidfd >= 0 {
+		_ = unix.Close(c.pidfd)
+		c.pidfd = -1
+	}
+}

@@ -1,0 +1,64 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
+)
+
+// clone starts this program as PID 1 of new PID, mount and cgroup namespaces
+// that the user namespace owns.
+func clone(user string, status, goOn *os.File) (int, error) {
+	if user != "" {
+		return 0, fmt.Errorf("init in user namespace %s: %w", user, errdefs.ErrNotImplemented)
+	}
+	p, err := os.StartProcess("/proc/self/exe", []string{initName, initMode}, &os.ProcAttr{
+		Dir: "/", Env: []string{"GOMAXPROCS=1"},
+		Files: []*os.File{nil, nil, nil, status, goOn},
+		Sys: &syscall.SysProcAttr{
+			Setsid:     true,
+			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP,
+		},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("fork init: %w", err)
+	}
+	pid := p.Pid
+	return pid, p.Release() // reaped with all other children
+}
+
+// recordInit leaves in the shim's directory which process the init is.
+func recordInit(pid int) error {
+	return bundle.WriteProcess(bundle.InitFile, pid) // the shim runs in its directory
+}
+
+// joinCgroup moves the init into a cgroup of its own.
+func joinCgroup(path string, pid int) error {
+	if path == "" {
+		return nil
+	}
+	if cgroups.Mode() == cgroups.Unified {
+		m, err := cgroup2.NewManager("/sys/fs/cgroup", path, &cgroup2.Resources{})
+		if err != nil {
+			return fmt.Errorf("make cgroup %s of init: %w", path, err)
+		}
+		return m.AddProc(uint64(pid)) //nolint:gosec // a PID
+	}
+	c, err := cgroup1.New(cgroup1.StaticPath(path), &specs.LinuxResources{})
+	if err != nil {
+		return fmt.Errorf("make cgroup %s of init: %w", path, err)
+	}
+	return c.AddProc(uint64(pid)) //nolint:gosec // a PID
+}

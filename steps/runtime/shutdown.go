@@ -1,0 +1,146 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
+	"github.com/sandflow-cri/sandflow/steps/runtime/shimapi"
+)
+
+const (
+	pingTimeout     = 2 * time.Second
+	shutdownTimeout = 20 * time.Second
+)
+
+// Shutdown ends the pod's shim and all it runs, and removes its directory and
+// its PID namespace. A shim that does not answer is killed. It is idempotent:
+// nothing there is success.
+func (m *Manager) Shutdown(ctx context.Context, podID, dir string) error {
+	if err := m.shutdown(ctx, podID, dir); err != nil {
+		return fmt.Errorf("shut down shim of pod %s: %w", podID, err)
+	}
+	return nil
+}
+
+func (m *Manager) shutdown(ctx context.Context, podID, dir string) error {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return unpin(pidNamespace(dir))
+	}
+	if err := m.ask(ctx, dir); err != nil && !errdefs.IsUnavailable(err) {
+		klog.FromContext(ctx).Info("Shim did not shut down by itself, killing it", "sandbox", podID, "err", err)
+	}
+	if err := killShim(dir); err != nil {
+		return err
+	}
+	if err := m.deleteLeft(ctx, dir); err != nil {
+		return err
+	}
+	if err := unpin(pidNamespace(dir)); err != nil {
+		return err
+	}
+	if cgroup, err := os.ReadFile(filepath.Join(dir, cgroupFile)); err == nil {
+		if err := bundle.RemoveCgroupPath(string(cgroup)); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(dir)
+}
+
+// ask asks the shim to end and waits for that. It does not wait long for a shim that hangs.
+func (m *Manager) ask(ctx context.Context, dir string) error {
+	c, err := m.dial(ctx, filepath.Join(dir, apiSocket))
+	if err != nil {
+		return err
+	}
+	defer c.client.Close()
+	ping, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if _, err := c.tasks.Connect(ping, &taskapi.ConnectRequest{}); err != nil {
+		return native(err)
+	}
+	ctx, cancel = context.WithTimeout(ctx, shutdownTimeout)
+	defer cancel()
+	if _, err := c.pod.Shutdown(ctx, &shimapi.Empty{}); err != nil {
+		return native(err)
+	}
+	select {
+	case <-c.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// killShim kills the shim and its init by what is recorded of them and, for a
+// shim that a crash of the daemon left without a record, by its directory.
+func killShim(dir string) error {
+	errs := []error{bundle.KillProcess(filepath.Join(dir, bundle.ShimFile))}
+	if _, err := os.Stat(filepath.Join(dir, bundle.ShimFile)); err != nil {
+		errs = append(errs, killByDir(dir))
+	}
+	return errors.Join(append(errs, bundle.KillProcess(filepath.Join(dir, bundle.InitFile)))...)
+}
+
+// killByDir kills the processes that work in dir, where nobody but a shim has to.
+func killByDir(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if cwd, err := os.Readlink(filepath.Join("/proc", p.Name(), "cwd")); err != nil || cwd != dir {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteLeft deletes the containers that the shim could not delete any more.
+func (m *Manager) deleteLeft(ctx context.Context, dir string) error {
+	root := filepath.Join(dir, "runc", m.cfg.Namespace)
+	left, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range left {
+		binary, err := runc.ReadRuntime(m.cfg.Bundle(d.Name()))
+		if err != nil || binary == "" {
+			binary = "runc"
+		}
+		_, err = forceDelete(ctx, ociState{binary, root, d.Name(), m.cfg.Bundle(d.Name())})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
