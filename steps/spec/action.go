@@ -62,6 +62,8 @@ var (
 	_ engine.Action = (*Action)(nil)
 	_ engine.Needer = (*Action)(nil)
 	_ engine.Filler = (*Action)(nil)
+
+	_ engine.Sweeper = (*Action)(nil)
 )
 
 // New returns the action. The node is looked at when it first runs.
@@ -128,10 +130,31 @@ func writeSpec(bundle string, b *build) error {
 // Undo removes the spec, and the bundle's directory if nothing else is in it: the
 // root file system is another action's.
 func (a *Action) Undo(_ context.Context, r *engine.Run) error {
-	bundle := a.config.ContainerDir(r.ID())
+	return removeSpec(a.config.ContainerDir(r.ID()))
+}
+
+// Sweep removes bundles that no record knows.
+func (a *Action) Sweep(_ context.Context, s *engine.Sweep) error {
+	all := filepath.Dir(a.config.ContainerDir("id"))
+	entries, err := os.ReadDir(all)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find bundles: %w", err)
+	}
+	for _, e := range entries {
+		if bundle := filepath.Join(all, e.Name()); !s.Known(steps.Container, e.Name()) && exists(filepath.Join(bundle, configFile)) {
+			s.Remove("bundle", bundle, func() error { return removeSpec(bundle) })
+		}
+	}
+	return nil
+}
+
+func removeSpec(bundle string) error {
 	for _, name := range []string{tempFile, configFile} {
 		if err := os.Remove(filepath.Join(bundle, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove the OCI spec of container %s: %w", r.ID(), err)
+			return fmt.Errorf("remove the OCI spec: %w", err)
 		}
 	}
 	err := unix.Rmdir(bundle)
