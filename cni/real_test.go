@@ -60,45 +60,62 @@ func inside(t *testing.T, netns string, f func() error) error {
 	return <-done
 }
 
-// serve answers each TCP connection and each UDP datagram at port with who.
+// serve answers each TCP connection and each UDP datagram at port with who, in both families.
 func serve(t *testing.T, netns, who string, port int) {
 	t.Helper()
-	var tcp net.Listener
-	var udp net.PacketConn
-	err := inside(t, netns, func() (err error) {
-		if tcp, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err != nil {
+	for _, family := range []string{"4", "6"} {
+		var tcp net.Listener
+		var udp net.PacketConn
+		err := inside(t, netns, func() (err error) {
+			if tcp, err = net.Listen("tcp"+family, fmt.Sprintf(":%d", port)); err != nil {
+				return err
+			}
+			udp, err = net.ListenPacket("udp"+family, fmt.Sprintf(":%d", port))
 			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		udp, err = net.ListenPacket("udp", fmt.Sprintf(":%d", port))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		t.Cleanup(func() { _, _ = tcp.Close(), udp.Close() })
+		go answerTCP(tcp, who)
+		go answerUDP(udp, who)
 	}
-	t.Cleanup(func() { _, _ = tcp.Close(), udp.Close() })
-	go func() {
-		for {
-			c, err := tcp.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = c.Write([]byte(who))
-			_ = c.Close()
-		}
-	}()
-	go func() {
-		buf := make([]byte, 64)
-		for {
-			_, from, err := udp.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = udp.WriteTo([]byte(who), from)
-		}
-	}()
 }
 
-func ask(network, address string) (string, error) {
+func answerTCP(l net.Listener, who string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = c.Write([]byte(who))
+		_ = c.Close()
+	}
+}
+
+func answerUDP(c net.PacketConn, who string) {
+	buf := make([]byte, 64)
+	for {
+		_, from, err := c.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		_, _ = c.WriteTo([]byte(who), from)
+	}
+}
+
+// ask asks until it is answered: a new address of IPv6 takes a moment to become usable.
+func ask(network, address string) (got string, err error) {
+	for range 20 {
+		if got, err = askOnce(network, address); err == nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return got, err
+}
+
+func askOnce(network, address string) (string, error) {
 	c, err := net.DialTimeout(network, address, 2*time.Second)
 	if err != nil {
 		return "", err
@@ -115,11 +132,39 @@ func ask(network, address string) (string, error) {
 	return string(buf[:n]), err
 }
 
+// flow is a UDP client that never changes its port, so that all its datagrams
+// are one flow to the node's connection tracking.
+func flow(t *testing.T, address string) func(want string) {
+	t.Helper()
+	c, err := net.Dial("udp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return func(want string) {
+		t.Helper()
+		var got string
+		for range 50 {
+			_, _ = c.Write([]byte("who?"))
+			if err := c.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 64)
+			n, err := c.Read(buf)
+			if got = string(buf[:n]); err == nil && got == want {
+				return
+			}
+		}
+		t.Errorf("the old UDP flow is answered by %q, not by %q", got, want)
+	}
+}
+
 // TestRealPlugins is CASES 79 and 80 with bridge, host-local and portmap: the
 // same host ports are used again and again, TCP and UDP.
 func TestRealPlugins(t *testing.T) {
 	n, leases := realNetwork(t)
 	before := world(t, leases)
+	var still func(want string)
 	for round := range 5 {
 		netns := cnitest.NetNS(t)
 		id := fmt.Sprintf("pod%d", round)
@@ -137,12 +182,16 @@ func TestRealPlugins(t *testing.T) {
 		}
 		serve(t, netns, id, 80)
 		for _, network := range []string{"tcp", "udp"} {
-			for _, address := range []string{net.JoinHostPort(res.IPs[0], "80"), "10.88.7.1:18080"} {
+			for _, address := range []string{net.JoinHostPort(res.IPs[0], "80"), net.JoinHostPort(res.IPs[1], "80"), "10.88.7.1:18080", "127.0.0.1:18080"} {
 				if got, err := ask(network, address); err != nil || got != id {
 					t.Errorf("%s %s answers %q, %v; want %q", network, address, got, err, id)
 				}
 			}
 		}
+		if still == nil {
+			still = flow(t, "10.88.7.1:18080")
+		}
+		still(id)
 		if slices.Equal(before, world(t, leases)) {
 			t.Fatal("nothing to see of the attachment: the test proves nothing")
 		}

@@ -19,29 +19,29 @@ const (
 
 // Status says whether pods can be attached.
 type Status struct {
-	Ready bool
+	Ready bool `json:"ready"`
 	// Reason is one word for machines, empty when ready.
-	Reason string
+	Reason string `json:"reason,omitempty"`
 	// Message is for a person: what is wrong, and where.
-	Message string
+	Message string `json:"message,omitempty"`
 	// Networks are the configurations that pods get, in order.
-	Networks []Loaded
+	Networks []Loaded `json:"networks"`
 	// Skipped are the files that are not used.
-	Skipped []Skipped
+	Skipped []Skipped `json:"skipped,omitempty"`
 }
 
 // Loaded is a configuration in use.
 type Loaded struct {
-	Name       string
-	File       string
-	CNIVersion string
-	Plugins    []string
+	Name       string   `json:"name"`
+	File       string   `json:"file"`
+	CNIVersion string   `json:"cniVersion"`
+	Plugins    []string `json:"plugins"`
 }
 
 // Skipped is a file of the configuration directory that is not used, and why.
 type Skipped struct {
-	File string
-	Why  string
+	File string `json:"file"`
+	Why  string `json:"why"`
 }
 
 // Status reads the configuration directory anew if it has changed, and asks

@@ -318,18 +318,6 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-func TestBandwidth(t *testing.T) {
-	for _, text := range []string{"", "fast", "999", "2P", "-1M"} {
-		_, err := network.Bandwidth(map[string]string{"kubernetes.io/egress-bandwidth": text})
-		if !errors.Is(err, errdefs.ErrInvalidArgument) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-	if b, err := network.Bandwidth(nil); b != nil || err != nil {
-		t.Errorf("none: %v, %v", b, err)
-	}
-}
-
 // TestCancelledAdd: the plugin is killed, and DEL runs on Undo's own context.
 func TestCancelledAdd(t *testing.T) {
 	l := newLab(t, "1.0.0")

@@ -5,31 +5,14 @@ package network
 
 import (
 	"fmt"
-	"math"
 	"path/filepath"
 	"strings"
 
-	"github.com/containerd/errdefs"
-	"k8s.io/apimachinery/pkg/api/resource"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/cni"
 	"github.com/sandflow-cri/sandflow/steps"
-)
-
-// Annotations of Kubernetes for the bandwidth of a pod, in bits per second.
-const (
-	ingressAnnotation = "kubernetes.io/ingress-bandwidth"
-	egressAnnotation  = "kubernetes.io/egress-bandwidth"
-)
-
-// unlimitedBurst in bits is as good as no limit and fits what the bandwidth plugin takes.
-const unlimitedBurst = math.MaxInt32
-
-// bounds of a bandwidth as Kubernetes documents them, in bits per second.
-const (
-	minRate = 1_000
-	maxRate = 1_000_000_000_000_000
+	"github.com/sandflow-cri/sandflow/steps/pod"
 )
 
 // attachment says what the plugins are to be told of a pod.
@@ -44,7 +27,7 @@ func attachment(c steps.Config, id string, cfg *runtime.PodSandboxConfig, ns ste
 		Annotations:  cfg.GetAnnotations(),
 	}
 	var err error
-	if a.Bandwidth, err = Bandwidth(cfg.GetAnnotations()); err != nil {
+	if a.Bandwidth, err = pod.Bandwidth(cfg); err != nil {
 		return a, fmt.Errorf("attach %s: %w", a, err)
 	}
 	return a, nil
@@ -83,44 +66,4 @@ func cgroupPath(c steps.Config, cfg *runtime.PodSandboxConfig) string {
 		return ""
 	}
 	return filepath.Clean(c.DefaultCgroupParent)
-}
-
-// Bandwidth reads the bandwidth annotations; nil if there are none. A value
-// that is no quantity of bits per second is an errdefs.ErrInvalidArgument.
-func Bandwidth(annotations map[string]string) (*cni.Bandwidth, error) {
-	in, err := rate(annotations, ingressAnnotation)
-	if err != nil {
-		return nil, err
-	}
-	out, err := rate(annotations, egressAnnotation)
-	if err != nil {
-		return nil, err
-	}
-	if in == 0 && out == 0 {
-		return nil, nil
-	}
-	b := &cni.Bandwidth{IngressRate: in, EgressRate: out}
-	if in > 0 {
-		b.IngressBurst = unlimitedBurst
-	}
-	if out > 0 {
-		b.EgressBurst = unlimitedBurst
-	}
-	return b, nil
-}
-
-func rate(annotations map[string]string, key string) (uint64, error) {
-	text, ok := annotations[key]
-	if !ok {
-		return 0, nil
-	}
-	q, err := resource.ParseQuantity(text)
-	if err != nil {
-		return 0, fmt.Errorf("annotation %s=%q: %w: %w", key, text, err, errdefs.ErrInvalidArgument)
-	}
-	v := q.Value()
-	if v < minRate || v > maxRate {
-		return 0, fmt.Errorf("annotation %s=%q is not between 1k and 1P bits per second: %w", key, text, errdefs.ErrInvalidArgument)
-	}
-	return uint64(v), nil
 }

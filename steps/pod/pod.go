@@ -26,7 +26,7 @@ const MaxHostname = 64
 // with which field.
 func Validate(cfg *runtime.PodSandboxConfig) error {
 	for _, check := range []func(*runtime.PodSandboxConfig) error{
-		validateHostname, validateDNS, validateSysctls, validateUserNS, validatePorts,
+		validateHostname, validateDNS, validateSysctls, validateUserNS, validatePorts, validateBandwidth,
 	} {
 		if err := check(cfg); err != nil {
 			return err

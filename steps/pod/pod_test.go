@@ -187,6 +187,24 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
+func TestBandwidth(t *testing.T) {
+	with := func(key, text string) *runtime.PodSandboxConfig {
+		return &runtime.PodSandboxConfig{Annotations: map[string]string{"kubernetes.io/" + key: text}}
+	}
+	for _, text := range []string{"", "fast", "999", "2P", "-1M"} {
+		if err := pod.Validate(with("egress-bandwidth", text)); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if b, err := pod.Bandwidth(nil); b != nil || err != nil {
+		t.Errorf("none: %v, %v", b, err)
+	}
+	b, err := pod.Bandwidth(with("ingress-bandwidth", "1Mi"))
+	if err != nil || b.IngressRate != 1<<20 || b.IngressBurst == 0 || b.EgressRate != 0 || b.EgressBurst != 0 {
+		t.Errorf("1Mi: %+v, %v", b, err)
+	}
+}
+
 func TestDir(t *testing.T) {
 	c := steps.Config{State: t.TempDir()}
 	for _, id := range []string{"", ".", "..", "a/b", "../x", "a\x00"} {
