@@ -68,11 +68,14 @@ func linksOf(path string) ([]netlink.Link, error) {
 		return nil, err
 	}
 	defer ns.Close() //nolint:errcheck // a descriptor that was only read
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	if errors.Is(err, unix.EINVAL) {
-		// The file is there, but no namespace is pinned at it any more.
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(ns), &st); err != nil {
+		return nil, err
 	}
+	if st.Type != unix.NSFS_MAGIC {
+		return nil, fmt.Errorf("no namespace is pinned there any more: %w", errdefs.ErrNotFound)
+	}
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}

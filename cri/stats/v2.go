@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	runtime "k8s.io/cri-api/pkg/apis/runtime/v1")
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
 
 // readV2 reads a cgroup of the unified hierarchy (Documentation/admin-guide/cgroup-v2.rst).
 func (r *Reader) readV2(dir string) (*Usage, error) {
