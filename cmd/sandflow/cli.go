@@ -41,6 +41,9 @@ Exit codes:
   3  the daemon cannot be reached
   4  "config check" found faults, or "sweep --dry-run" found leftovers`
 
+// socketEnv names the daemon's socket where neither flag does.
+const socketEnv = "SANDFLOW_ADMIN_SOCKET"
+
 // callTimeout bounds calls that only read; sweepTimeout those that remove.
 const (
 	callTimeout  = 15 * time.Second
@@ -115,7 +118,7 @@ func (c *cli) root() *cobra.Command {
 	}
 	f := cmd.PersistentFlags()
 	f.StringVarP(&c.output, "output", "o", "text", "form of the output: text or json")
-	f.StringVar(&c.socket, "admin-socket", "", "socket of the daemon (default: admin.socket of the configuration)")
+	f.StringVar(&c.socket, "admin-socket", "", "socket of the daemon (default: $"+socketEnv+", or admin.socket of the configuration)")
 	f.StringVar(&c.config, "config", "", "the daemon's configuration file (default "+config.DefaultPath+")")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(c.flowsCmd(), c.timelineCmd(), c.configCmd(), c.sweepCmd(), c.versionCmd())
@@ -125,6 +128,9 @@ func (c *cli) root() *cobra.Command {
 // call connects to the daemon and runs f.
 func (c *cli) call(ctx context.Context, limit time.Duration, f func(context.Context, admin.AdminClient) error) error {
 	socket := c.socket
+	if socket == "" && c.config == "" {
+		socket = os.Getenv(socketEnv)
+	}
 	if socket == "" {
 		cfg, err := config.Load(c.config, config.Overrides{})
 		if err != nil {

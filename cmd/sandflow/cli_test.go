@@ -209,6 +209,11 @@ func TestVersion(t *testing.T) {
 
 func TestSocketFromTheConfiguration(t *testing.T) {
 	socket := serve(t, daemon{})
+	t.Setenv(socketEnv, socket)
+	if code, _, errs := runCLI(t, "flows"); code != 0 {
+		t.Errorf("from the environment: exit code %d: %s", code, errs)
+	}
+	t.Setenv(socketEnv, "/nowhere")
 	file := filepath.Join(t.TempDir(), "c.toml")
 	if err := os.WriteFile(file, []byte("[admin]\nsocket = \""+socket+"\"\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -103,11 +103,11 @@ func writeFlow(out io.Writer, f *admin.FlowRun) {
 	}
 	begin, whole := extent(f)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "  \tSTEP\tSTART\tTOOK\t  "+strings.Repeat(" ", barWidth+2)+"  ACTION")
+	fmt.Fprintln(w, "  \tSTEP\tSTART\tTOOK\tOUTCOME\t  "+strings.Repeat(" ", barWidth+2)+"  ACTION")
 	for _, a := range f.GetActions() {
 		at := a.GetSpan().GetStart().AsTime().Sub(begin)
 		took := millis(a.GetSpan().GetDuration().AsDuration())
-		fmt.Fprintf(w, "  \t%s\t%s\t%s\t  |%s|  %s\n", strconv.Itoa(int(a.GetStep())+1), "+"+millis(at), took,
+		fmt.Fprintf(w, "  \t%s\t%s\t%s\t%s\t  |%s|  %s\n", strconv.Itoa(int(a.GetStep())+1), "+"+millis(at), took, a.GetSpan().GetOutcome(),
 			actionBar(a, at, whole), label(a))
 	}
 	_ = w.Flush()
@@ -157,9 +157,6 @@ func label(a *admin.ActionRun) string {
 	b.WriteString(a.GetAction())
 	if a.GetRollback() {
 		b.WriteString(" (rollback)")
-	}
-	if o := a.GetSpan().GetOutcome(); o != "ok" {
-		b.WriteString(": " + o)
 	}
 	if e := a.GetSpan().GetError(); e != "" {
 		b.WriteString(": " + oneLine(e))

@@ -99,7 +99,7 @@ func flowOf(f engine.FlowStatus) *Flow {
 }
 
 func stuckOf(v *engine.View) *Stuck {
-	name, _ := display(v.Workflow, v.Name)
+	name, _ := Describe(v.Workflow, v.Name)
 	out := &Stuck{
 		Workflow: v.Workflow, Id: v.ID, Name: name, Station: v.Station, Error: v.Error,
 		Attempts: clamp(v.Attempts), Since: timestamppb.New(v.Changed), Damaged: v.Damaged,

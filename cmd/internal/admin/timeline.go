@@ -19,11 +19,11 @@ const (
 	workflowContainer = "container"
 )
 
-// display makes of the name that the CRI server reserves in the engine what an
+// Describe makes of the name that the CRI server reserves in the engine what an
 // operator knows the subject by, and for a container the ID of its pod. Pods
 // are reserved as namespace_name_uid_attempt, containers as pod-id_name_attempt;
 // none of the parts of Kubernetes holds an underscore.
-func display(workflow, reserved string) (name, pod string) {
+func Describe(workflow, reserved string) (name, pod string) {
 	parts := strings.Split(reserved, "_")
 	switch {
 	case workflow == workflowSandbox && len(parts) >= 4:
@@ -111,7 +111,7 @@ func subjectOf(id string, entries []engine.Entry) *Subject {
 	out := &Subject{Workflow: entries[0].Workflow, Id: id}
 	for _, e := range entries {
 		if out.Name == "" && e.Name != "" {
-			out.Name, out.Pod = display(e.Workflow, e.Name)
+			out.Name, out.Pod = Describe(e.Workflow, e.Name)
 		}
 		n := len(out.Flows)
 		if e.Action == "" {

@@ -100,7 +100,7 @@ func TestRefusals(t *testing.T) {
 		{"syntax", "c.toml", "root = \"/a\"\nstate == 1", "c.toml:2: "},
 		{"key twice", "c.toml", "root = \"/a\"\nroot = \"/b\"", "c.toml:2: "},
 		{"relative path", "c.toml", "root = \"a\"", "c.toml:1: root: \"a\" is not an absolute path"},
-		{"long socket", "c.toml", "[admin]\nsocket = \"" + long + "\"", "c.toml:2: admin.socket: the path has 121 bytes; a unix socket's has at most 106"},
+		{"long socket", "c.toml", "[admin]\nsocket = \"" + long + "\"", "c.toml:2: admin.socket: the path has 121 bytes; this unix socket's has at most 106"},
 		{"long state", "c.toml", "state = \"" + long + "\"", "c.toml:1: state: "},
 		{"same socket", "c.toml", "[cri]\nsocket = \"/run/sandflow/admin.sock\"", "c.toml:2: cri.socket: is the same socket as admin.socket"},
 		{"no such handler", "c.toml", "[runtime]\ndefault = \"kata\"", "c.toml:2: runtime.default: there is no runtime handler \"kata\" (known: \"runc\")"},

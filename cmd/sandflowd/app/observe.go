@@ -10,7 +10,9 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/sandflow-cri/sandflow/cmd/internal/admin"
 	"github.com/sandflow-cri/sandflow/engine"
+	"github.com/sandflow-cri/sandflow/steps"
 )
 
 // Verbosity of what the engine does: flows are worth a line each, actions when
@@ -22,20 +24,18 @@ const (
 )
 
 // logs is the observer that logs, and gives everything below a flow a logger
-// that knows the pod or container and the flow.
-type logs struct{}
+// that knows the pod, the container and the flow.
+type logs struct{ root klog.Logger }
 
 // subjectKey marks a context whose logger has the subject already.
 type subjectKey struct{}
 
 // Around implements engine.Observer.
-func (logs) Around(ctx context.Context, s engine.Span, next func(context.Context) error) error {
+func (o logs) Around(ctx context.Context, s engine.Span, next func(context.Context) error) error {
 	l := klog.FromContext(ctx)
 	if id, _ := ctx.Value(subjectKey{}).(string); id != s.Flow+" "+s.ID {
-		if s.ID != "" { // none in what runs once per boot
-			l = l.WithValues(s.Workflow, s.ID)
-		}
-		l = l.WithValues("flow", s.Flow)
+		// From the root: the logger of an RPC has the IDs of its request already.
+		l = o.root.WithValues(subject(s)...)
 		ctx = context.WithValue(ctx, subjectKey{}, s.Flow+" "+s.ID)
 	}
 	if s.Action != "" {
@@ -57,6 +57,18 @@ func (logs) Around(ctx context.Context, s engine.Span, next func(context.Context
 		l.V(verbosityAction).Info("Action done", "step", s.Step, "down", s.Down, "rollback", s.Rollback, "took", took)
 	}
 	return err
+}
+
+// subject is what the log says of the pod or container; nothing in what runs once per boot.
+func subject(s engine.Span) []any {
+	var kv []any
+	if _, pod := admin.Describe(s.Workflow, s.Name); pod != "" {
+		kv = append(kv, steps.Sandbox, pod)
+	}
+	if s.ID != "" {
+		kv = append(kv, s.Workflow, s.ID)
+	}
+	return append(kv, "flow", s.Flow)
 }
 
 func logFlow(l klog.Logger, s engine.Span, took time.Duration, err error) {

@@ -181,12 +181,14 @@ func TestLogsCarryTheSubject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := klog.NewContext(t.Context(), l)
-	flow := engine.Span{Workflow: "sandbox", Flow: "create", ID: "abc"}
+	o := logs{l}
+	// The logger of an RPC knows the sandbox too; it must not be said twice.
+	ctx := klog.NewContext(t.Context(), l.WithValues("sandbox", "abc"))
+	flow := engine.Span{Workflow: "container", Flow: "create", ID: "def", Name: "abc_main_0"}
 	action := flow
 	action.Action = "network"
-	err = logs{}.Around(ctx, flow, func(ctx context.Context) error {
-		return logs{}.Around(ctx, action, func(ctx context.Context) error {
+	err = o.Around(ctx, flow, func(ctx context.Context) error {
+		return o.Around(ctx, action, func(ctx context.Context) error {
 			klog.FromContext(ctx).Info("inside")
 			return errors.New("no plugin")
 		})
@@ -199,7 +201,7 @@ func TestLogsCarryTheSubject(t *testing.T) {
 		t.Fatalf("log is %s", b.String())
 	}
 	for i, want := range []string{"\"msg\":\"inside\"", "\"msg\":\"Action failed\"", "\"msg\":\"Flow failed\""} {
-		if !strings.Contains(lines[i], want) || strings.Count(lines[i], "\"sandbox\":\"abc\"") != 1 || strings.Count(lines[i], "\"flow\":\"create\"") != 1 {
+		if !strings.Contains(lines[i], want) || strings.Count(lines[i], "\"sandbox\":\"abc\"") != 1 || !strings.Contains(lines[i], "\"container\":\"def\"") || strings.Count(lines[i], "\"flow\":\"create\"") != 1 {
 			t.Errorf("line %d is %s, want %s, the sandbox and the flow once", i, lines[i], want)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/sandflow-cri/sandflow/cmd/internal/config"
 	"github.com/sandflow-cri/sandflow/cmd/internal/version"
 	"github.com/sandflow-cri/sandflow/cri"
+	"github.com/sandflow-cri/sandflow/cri/interceptors"
 	"github.com/sandflow-cri/sandflow/engine"
 )
 
@@ -131,12 +132,13 @@ func (i *instance) startMetrics(ctx, _ context.Context) error {
 	return nil
 }
 
-func (i *instance) startEngine(_, life context.Context) error {
+func (i *instance) startEngine(ctx, life context.Context) error {
 	journal, err := engine.OpenBolt(i.cfg.JournalPath())
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)
 	}
-	i.launch = &launch{cfg: i.cfg, journal: journal, observers: []engine.Observer{i.timeline, i.metrics, logs{}}}
+	observers := append([]engine.Observer{i.timeline, i.metrics, logs{klog.FromContext(ctx)}}, faultObservers()...)
+	i.launch = &launch{cfg: i.cfg, journal: journal, observers: observers}
 	store, err := startGraph(life, i.launch)
 	if err != nil && i.launch.engine != nil {
 		return errors.Join(err, i.launch.engine.Close(life)) // it owns the journal
@@ -194,9 +196,14 @@ func (i *instance) startCRI(ctx, _ context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the CRI server: %w", err)
 	}
-	i.tasks.run("cri", server.Run)
-	g := grpc.NewServer(criOptions(i.cfg, klog.FromContext(ctx), i.metrics.registry)...)
+	options, err := interceptors.ServerOptions(interceptors.Options{Logger: klog.FromContext(ctx), Registerer: i.metrics.registry})
+	if err != nil {
+		return fmt.Errorf("make the CRI server: %w", err)
+	}
+	limit := int(i.cfg.CRI.MaxMessage)
+	g := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(limit))...)
 	server.Register(g)
+	i.tasks.run("cri", server.Run)
 	return i.serve(ctx, "cri", i.cfg.CRI.Socket, g)
 }
 
