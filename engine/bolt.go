@@ -17,7 +17,7 @@ import (
 const boltFormat = 1
 
 // lockTimeout is how long OpenBolt waits for another daemon to let go.
-const lockTimeout = 2 * time.Second
+const lockTimeout = time.Second
 
 var (
 	metaBucket    = []byte("meta")

@@ -157,16 +157,16 @@ func (e *Engine) recoverAll(ctx context.Context, w *workflow) {
 }
 
 func (e *Engine) recoverOne(ctx context.Context, s *subject) {
-	cause := s.rec.Cause
-	if s.rec.Phase == Climbing {
-		cause = "interrupted by a restart"
-	}
-	m := &move{s: s, way: s.w.way(s.rec.Goal), rollback: true, cause: cause}
-	m.flow = m.way.name
 	s.token <- struct{}{}
 	defer s.release()
+	r := s.snapshot()
+	m := &move{s: s, way: s.w.way(r.Goal), rollback: true, cause: r.Cause}
+	if r.Phase == Climbing {
+		m.cause = "interrupted by a restart"
+	}
+	m.flow = m.way.name
 	// The outcome is in the record.
-	_ = e.goDown(context.WithoutCancel(ctx), m, s.rec.Goal, nil)
+	_ = e.goDown(context.WithoutCancel(ctx), m, r.Goal, nil)
 }
 
 // Close refuses new moves, waits for those in flight until ctx ends, and closes

@@ -22,6 +22,8 @@ var (
 	address = engine.NewSlot[string]("test.address")
 	exit    = engine.NewSlot[int]("test.exit")
 
+	unencodable = engine.NewSlot[chan int]("test.unencodable")
+
 	errBoom = errors.New("boom")
 )
 

@@ -6,8 +6,9 @@ package engine
 import "context"
 
 // Observer is the one seam for logs, metrics and traces: it is called around
-// every flow (Span.Action empty) and around every action. It must call next
-// once and return its error; an error of its own fails the action.
+// every flow (Span.Action empty), every action, and every Init and Sweep (Span.ID
+// empty), by many goroutines at once. It must call next once, in its own
+// goroutine, and return its error; an error of its own fails the action.
 type Observer interface {
 	Around(ctx context.Context, s Span, next func(context.Context) error) error
 }

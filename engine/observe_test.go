@@ -307,8 +307,7 @@ func TestRunsReadOnlyWhatIsDeclared(t *testing.T) {
 	if err != nil || address.Set(r, "x") != nil || len(r.Values()) != 1 {
 		t.Errorf("a filler: %v, %v", err, r.Values())
 	}
-	bad := engine.NewSlot[chan int]("test.unencodable")
-	if _, err := engine.NewRun(nil, "pod", "create", "1", bad.With(nil)); err == nil {
+	if _, err := engine.NewRun(nil, "pod", "create", "1", unencodable.With(nil)); err == nil {
 		t.Error("a value that is no JSON was taken")
 	}
 	defer func() {

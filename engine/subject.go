@@ -103,7 +103,9 @@ func (s *subject) tryTake() bool {
 
 func (s *subject) release() { <-s.token }
 
-// commit changes the record and returns when the change is durable.
+// commit changes the record and returns when the change is durable. Readers may
+// see it a little before. If the journal fails the change stays in memory; what
+// it means for the move is the caller's to decide.
 func (e *Engine) commit(s *subject, change func(*record) error) error {
 	s.mu.Lock()
 	if s.gone {
@@ -216,7 +218,11 @@ var errNothing = errors.New("nothing to write")
 // is journaled with the next commit of the move.
 type subjectSlots struct{ s *subject }
 
-func (x subjectSlots) load(k Key) *box { return x.all()[k] }
+func (x subjectSlots) load(k Key) *box {
+	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
+	return x.s.rec.Slots[k]
+}
 
 func (x subjectSlots) store(v Value) {
 	x.s.mu.Lock()
