@@ -7,6 +7,7 @@ package runtimetest
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CgroupParent holds the cgroups of all containers of tests.
-const CgroupParent = "/sandflow-test"
+// CgroupParent holds the cgroups of all containers of this test binary.
+var CgroupParent = fmt.Sprintf("/sandflow-test-%d", os.Getpid())
 
 // Root skips a test that needs root and an OCI runtime, and gives the runtime's path.
 func Root(t testing.TB) string {
