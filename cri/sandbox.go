@@ -15,7 +15,7 @@ import (
 
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
-	"github.com/sandflow-cri/sandflow/steps/namespaces"
+	podcheck "github.com/sandflow-cri/sandflow/steps/pod"
 )
 
 var errInvalid = errdefs.ErrInvalidArgument
@@ -62,7 +62,7 @@ func (s *Server) checkPod(r *runtime.RunPodSandboxRequest) error {
 	if err := absolute("config.log_directory", c.GetLogDirectory()); err != nil {
 		return err
 	}
-	return namespaces.Validate(c)
+	return podcheck.Validate(c)
 }
 
 // StopPodSandbox ends the pod's containers, then goes down to "reserved": the
