@@ -4,15 +4,12 @@
 package spec
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/steps/spec/inroot"
@@ -110,18 +107,14 @@ func workingDir(request, image string) string {
 }
 
 // makeWorkingDir makes the directory in the root file system if the image lacks
-// it. In a user namespace it is left to the OCI runtime, which makes it inside:
-// out here its owner may have no id in the mount.
+// it. In a user namespace it is left to the OCI runtime, which makes it inside, so
+// that it belongs to the container's root.
 func (b *build) makeWorkingDir() error {
 	cwd := b.spec.Process.Cwd
-	if cwd == "/" {
+	if cwd == "/" || b.Pod.Namespaces.User != "" {
 		return nil
 	}
-	err := inroot.MkdirAll(b.Rootfs.Path, cwd, 0o755)
-	if err != nil && b.Pod.Namespaces.User != "" && (errors.Is(err, unix.EOVERFLOW) || errors.Is(err, os.ErrPermission)) {
-		return nil
-	}
-	if err != nil {
+	if err := inroot.MkdirAll(b.Rootfs.Path, cwd, 0o755); err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
 	return nil
