@@ -38,6 +38,14 @@ func (w *world) gate(event string, deaf bool) *gate {
 	return g
 }
 
+// failGated makes the event fail once its gate has let it through.
+func (w *world) failGated(event string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hook := w.hook[event]
+	w.hook[event] = func(c ctx) error { return errors.Join(hook(c), errBoom) }
+}
+
 // async runs f and gives its error later.
 func async(f func() error) <-chan error {
 	done := make(chan error, 1)
@@ -156,9 +164,9 @@ func TestInterruptReachesAClimbThatWaits(t *testing.T) {
 		b := newBench(t)
 		b.must("ctr create 1")
 		g := b.w.gate("do-task", true)
+		b.w.failGated("do-task")
 		first := async(func() error { return b.do(t.Context(), "ctr start 1") })
 		<-g.entered
-		b.w.set("do-task", errBoom)
 		second := async(func() error { return b.do(t.Context(), "ctr start 1") })
 		pending(t, "the second start", second)
 		down := async(func() error {
@@ -166,12 +174,13 @@ func TestInterruptReachesAClimbThatWaits(t *testing.T) {
 		})
 		pending(t, "the descent", down)
 		close(g.open)
-		<-first
-		<-second
+		isError(t, <-first, errBoom)
+		isError(t, <-second, context.Canceled)
 		if err := <-down; err != nil {
 			t.Error(err)
 		}
 		equal(t, "stand", b.stand("ctr", "1"), "gone")
+		equal(t, "the second did nothing", b.w.story(), "do-rootfs do-spec do-task undo-task undo-spec undo-rootfs")
 	})
 }
 
@@ -203,10 +212,7 @@ func TestJoinedDescentTellsAllThatItIsStuck(t *testing.T) {
 		b := newBench(t)
 		b.must("pod create 1")
 		g := b.w.gate("undo-net", true)
-		b.w.mu.Lock()
-		hook := b.w.hook["undo-net"]
-		b.w.hook["undo-net"] = func(c ctx) error { return errors.Join(hook(c), errBoom) }
-		b.w.mu.Unlock()
+		b.w.failGated("undo-net")
 		one := async(func() error { return b.do(t.Context(), "pod destroy 1") })
 		<-g.entered
 		two := async(func() error { return b.do(t.Context(), "pod destroy 1") })
@@ -332,7 +338,7 @@ func TestCloseWaitsForMoves(t *testing.T) {
 		down := async(func() error { return b.Descend(c, "pod", "destroy", "1", engine.DescendOptions{}) })
 		<-g.entered
 		cancel()
-		<-down
+		isError(t, <-down, context.Canceled)
 		closed := async(func() error { return b.Close(context.WithoutCancel(t.Context())) })
 		pending(t, "close", closed)
 		isError(t, b.do(t.Context(), "pod create 2"), engine.ErrClosed)

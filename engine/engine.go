@@ -16,8 +16,8 @@ import (
 
 const (
 	defaultUndoTimeout = time.Minute
-	defaultBackoffMin  = time.Second
-	defaultBackoffMax  = 5 * time.Minute
+	shortestBackoff    = time.Second
+	longestBackoff     = 5 * time.Minute
 	// recoverAtOnce is how many subjects of one workflow recover side by side.
 	recoverAtOnce = 16
 )
@@ -50,8 +50,8 @@ func New(o Options, defs []Definition, cfg map[string]map[string]FlowConfig) (*E
 		return nil, errors.New("make an engine: Options.Journal and Options.Lookup must be set")
 	}
 	o.UndoTimeout = cmp.Or(o.UndoTimeout, defaultUndoTimeout)
-	o.Backoff.Min = cmp.Or(o.Backoff.Min, defaultBackoffMin)
-	o.Backoff.Max = max(o.Backoff.Min, cmp.Or(o.Backoff.Max, defaultBackoffMax))
+	o.Backoff.Min = cmp.Or(o.Backoff.Min, shortestBackoff)
+	o.Backoff.Max = max(o.Backoff.Min, cmp.Or(o.Backoff.Max, longestBackoff))
 	known := slices.Sorted(slices.Values(o.Known))
 	a := &assembly{lookup: o.Lookup, known: known, actions: map[string]Action{}}
 	order, err := a.assemble(defs, cfg)

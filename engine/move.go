@@ -181,11 +181,9 @@ func (s *subject) returned(action string) bool {
 	if !ok {
 		return true
 	}
-	select {
-	case <-outcome:
-		delete(s.lingering, action)
-		return true
-	default:
+	if len(outcome) == 0 {
 		return false
 	}
+	delete(s.lingering, action)
+	return true
 }

@@ -199,7 +199,9 @@ func TestCleanupRetriesWithBackOff(t *testing.T) {
 		equal(t, "stand", b.stand("pod", "1"), `standing at "reserved"`)
 		equal(t, "the other", b.stand("pod", "2"), `standing at "ready"`)
 		stop()
-		<-cleanup
+		if err := <-cleanup; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -221,7 +223,9 @@ func TestCleanupGoesOnAfterARestart(t *testing.T) {
 			t.Errorf("left: %v", left)
 		}
 		stop()
-		<-cleanup
+		if err := <-cleanup; err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -166,7 +166,6 @@ func (c *try) sweep() {
 	}
 	c.do()
 	made := c.world()
-	sweeper, _ = c.action.(engine.Sweeper)
 	c.swept(sweeper, engine.NewSweep(false, func(string, string) bool { return true }), "knows all")
 	if !slices.Equal(made, c.world()) {
 		c.t.Fatal("sweep removed what a record knows")

@@ -71,6 +71,7 @@ func TestSuite(t *testing.T) {
 		Workflow: "pod", Flow: "create",
 		Values: func(*testing.T, string) []engine.Value { return []engine.Value{content.With("hello")} },
 		World: func(t *testing.T, _ string) []string {
+			t.Helper()
 			var list []string
 			err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 				list = append(list, path)
@@ -82,6 +83,7 @@ func TestSuite(t *testing.T) {
 			return list
 		},
 		Check: func(t *testing.T, r *engine.Run) {
+			t.Helper()
 			if dir, err := written.Need(r); err != nil || filepath.Base(dir) != r.ID() {
 				t.Errorf("filled %q, %v", dir, err)
 			}
