@@ -26,6 +26,9 @@ type Options struct {
 	LogLevel string
 	// Extra is put at the end of the configuration file.
 	Extra string
+	// HideCgroup2 runs the daemon in a mount namespace without the cgroup2 mount beside
+	// those of cgroup v1.
+	HideCgroup2 bool
 	// Program is another binary than sandflowd in the build directory.
 	Program string
 }
@@ -134,10 +137,15 @@ func (l *Lab) daemon(o Options, socket string, config *template.Template) (*Daem
 	v.Socket = filepath.Join(v.State, socket)
 	v.Containerd = filepath.Join(v.State, "containerd.sock")
 	v.Admin = filepath.Join(v.State, "admin.sock")
+	file := filepath.Join(l.Dir, o.Name+".toml")
 	d := &Daemon{
 		Name: o.Name, Socket: v.Socket, Containerd: v.Containerd, Root: v.Root, State: v.State,
 		Log: filepath.Join(l.Dir, o.Name+".log"), lab: l,
-		Command: []string{o.Program, "--config", filepath.Join(l.Dir, o.Name+".toml")},
+		Command: []string{o.Program, "--config", file}, program: filepath.Base(o.Program),
+	}
+	if o.HideCgroup2 {
+		hide := `for m in $(findmnt -rno TARGET -t cgroup2); do [ "$m" = /sys/fs/cgroup ] || umount "$m"; done; exec "$@"`
+		d.Command = append([]string{"unshare", "-m", "--propagation", "private", "sh", "-c", hide, "sh"}, d.Command...)
 	}
 	if o.Address != "" {
 		d.Containerd = o.Address
@@ -146,7 +154,7 @@ func (l *Lab) daemon(o Options, socket string, config *template.Template) (*Daem
 	if err := config.Execute(&b, v); err != nil {
 		return nil, fmt.Errorf("could not write the configuration of %s: %w", o.Name, err)
 	}
-	return d, os.WriteFile(d.Command[2], b.Bytes(), 0o644)
+	return d, os.WriteFile(file, b.Bytes(), 0o644)
 }
 
 // network is a bridge with addresses of both families, and host ports.

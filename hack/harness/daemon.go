@@ -20,6 +20,9 @@ import (
 	"github.com/sandflow-cri/sandflow/hack/world"
 )
 
+// commLength is how much of a program's name the kernel keeps.
+const commLength = 15
+
 // Daemon is a CRI runtime in a laboratory. The same value can be started, stopped and
 // started again; it keeps its directories.
 type Daemon struct {
@@ -36,9 +39,10 @@ type Daemon struct {
 	// Log is the file that it logs to.
 	Log string
 
-	lab  *Lab
-	cmd  *exec.Cmd
-	done chan error
+	lab     *Lab
+	program string
+	cmd     *exec.Cmd
+	done    chan error
 }
 
 // Start starts the daemon and waits until it answers.
@@ -138,7 +142,7 @@ func (d *Daemon) World() world.Where {
 		Containerd:   d.Containerd,
 		Processes:    true,
 		// What the tests themselves run, and the daemon.
-		IgnoreProcesses: []string{"lab", "exe", filepath.Base(d.Command[0])},
+		IgnoreProcesses: []string{"lab", "exe", d.program[:min(len(d.program), commLength)]},
 	}
 }
 

@@ -1,0 +1,100 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// pidsWith are the processes that have a word on their command line, but for ourselves.
+func (n *node) pidsWith(word string) []int {
+	n.t.Helper()
+	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(n.t, err)
+	var out []int
+	for _, path := range found {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		must(n.t, err)
+		raw, err := os.ReadFile(path)
+		if err == nil && pid != os.Getpid() && strings.Contains(string(raw), word) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// children are the processes below one.
+func (n *node) children(pid int) []int {
+	n.t.Helper()
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "task", strconv.Itoa(pid), "children"))
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, f := range strings.Fields(string(raw)) {
+		child, err := strconv.Atoi(f)
+		must(n.t, err)
+		out = append(out, child)
+	}
+	return out
+}
+
+// killAllOf kills a pod's shim and its containers.
+func (n *node) killAllOf(pod string) {
+	n.t.Helper()
+	for _, shim := range n.pidsWith(pod) {
+		containers := n.children(shim)
+		for _, pid := range append([]int{shim}, containers...) {
+			must(n.t, syscall.Kill(pid, syscall.SIGKILL))
+		}
+	}
+	waitFor(n.t, "the shim's end", func() bool { return len(n.pidsWith(pod)) == 0 })
+}
+
+// unmountAllOf unmounts all that is mounted for the IDs.
+func (n *node) unmountAllOf(ids ...string) {
+	n.t.Helper()
+	all, err := mountinfo.GetMounts(nil)
+	must(n.t, err)
+	slices.Reverse(all)
+	for _, m := range all {
+		for _, id := range ids {
+			if strings.Contains(m.Mountpoint, id) {
+				must(n.t, unix.Unmount(m.Mountpoint, unix.MNT_DETACH))
+			}
+		}
+	}
+}
+
+// files counts a process's open files.
+func (n *node) files(pid int) int {
+	n.t.Helper()
+	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
+	must(n.t, err)
+	return len(entries)
+}
+
+// touchIn makes a file in the root of the container whose process has the words on its
+// command line, without the daemon's help.
+func (n *node) touchIn(words, path string) {
+	n.t.Helper()
+	for _, pid := range n.pidsWith(words) {
+		root := filepath.Join("/proc", strconv.Itoa(pid), "root")
+		if target, err := os.Readlink(root); err == nil && target == "/" {
+			if _, err := os.Stat(filepath.Join(root, "bin/busybox")); err == nil {
+				must(n.t, os.WriteFile(filepath.Join(root, path), nil, 0o644))
+				return
+			}
+		}
+	}
+	n.t.Fatalf("no container with %q on its command line", words)
+}
