@@ -261,7 +261,7 @@ func TestFaultNamesTheNearestLine(t *testing.T) {
 
 func TestParentOfQuotedKeys(t *testing.T) {
 	for path, want := range map[string]string{
-		"a": "", "a.b": "a", "a[1]": "a", "a[1].b": "a[1]", `a."b.c"`: "a", `a."b.c".d`: `a."b.c"`, `"x"`: "",
+		"a": "", "a.b": "a", "a[1]": "a", "a[1].b": "a[1]", `a."b.c"`: "a", `a."b.c".d`: `a."b.c"`, `"x"`: "", `"`: "", `"\""`: `"\`,
 	} {
 		if got := parent(path); got != want {
 			t.Errorf("parent(%s) is %q, want %q", path, got, want)

@@ -46,7 +46,7 @@ func parent(path string) string {
 	quoted := strings.HasSuffix(path, "\"")
 	if quoted {
 		path = strings.TrimSuffix(path, "\"")
-		return strings.TrimRight(path[:strings.LastIndexByte(path, '"')], ".")
+		return strings.TrimRight(path[:max(0, strings.LastIndexByte(path, '"'))], ".")
 	}
 	return path[:max(0, strings.LastIndexAny(path, ".["))]
 }

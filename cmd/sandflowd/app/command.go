@@ -6,7 +6,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -26,6 +25,7 @@ const usageCode = 2
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	started := false
 	cmd := command(&started)
 	cmd.SetArgs(args)
@@ -76,8 +76,8 @@ Exit codes: 0 ended by a signal, 1 failed, 2 wrong usage.`,
 
 func withLogger(ctx context.Context, cfg *config.Config) (context.Context, error) {
 	l, err := logging.New(os.Stderr, cfg.Log.Level, cfg.Log.Format)
-	if err == nil {
-		err = logging.Install(l, cfg.Log.Level)
+	if err != nil {
+		return nil, err
 	}
-	return klog.NewContext(ctx, l), errors.Join(err)
+	return klog.NewContext(ctx, l), logging.Install(l, cfg.Log.Level)
 }

@@ -49,8 +49,9 @@ type instance struct {
 // if it was ctx that ended it. The configuration must be valid; faults that
 // show only now, such as an unknown action, are *config.Error.
 func Run(ctx context.Context, cfg *config.Config) error {
+	own := *cfg // the path of the shim is filled in
 	i := &instance{
-		cfg: cfg, began: time.Now(), timeline: engine.NewTimeline(timelineSubjects), metrics: newMetrics(),
+		cfg: &own, began: time.Now(), timeline: engine.NewTimeline(timelineSubjects), metrics: newMetrics(),
 	}
 	// What serves must outlive the signal until it has been drained.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
