@@ -23,6 +23,7 @@ import (
 )
 
 func one(t *testing.T, change ...func(*cni.Config)) (*lab, *cnitest.Fake, *cni.Network) {
+	t.Helper()
 	l := newLab(t, change...)
 	f := cnitest.NewFake(t, l.bin, "fake")
 	l.write("10-a.conflist", list("a", "1.0.0", "fake"))
@@ -229,7 +230,7 @@ func TestHangingPlugin(t *testing.T) {
 				failed <- err
 			}()
 			child := readPID(t, filepath.Join(f.Dir(), "child"))
-			if c.is == context.Canceled {
+			if errors.Is(c.is, context.Canceled) {
 				cancel()
 			}
 			if err := <-failed; !errors.Is(err, c.is) {

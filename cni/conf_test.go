@@ -25,6 +25,7 @@ type lab struct {
 }
 
 func newLab(t *testing.T, change ...func(*cni.Config)) *lab {
+	t.Helper()
 	dir := t.TempDir()
 	l := &lab{t: t, conf: filepath.Join(dir, "net.d"), bin: filepath.Join(dir, "bin")}
 	for _, d := range []string{l.conf, l.bin} {
@@ -156,7 +157,7 @@ func TestDirectoryChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	make := func() {
+	remake := func() {
 		t.Helper()
 		if err := os.Mkdir(l.conf, 0o755); err != nil {
 			t.Fatal(err)
@@ -165,7 +166,7 @@ func TestDirectoryChanges(t *testing.T) {
 	expect("", "no CNI configuration", l.conf)
 	remove()
 	expect("", "no CNI configuration", l.conf)
-	make()
+	remake()
 	l.write("10-a.conflist", list("a", "1.0.0", "late"))
 	expect("", "10-a.conflist", "plugin late not found in "+l.bin)
 	cnitest.NewFake(t, l.bin, "late")
@@ -175,7 +176,7 @@ func TestDirectoryChanges(t *testing.T) {
 	l.write("10-a.conflist", "{")
 	expect("", "10-a.conflist", "JSON")
 	remove()
-	make()
+	remake()
 	l.write("5.conf", `{"name":"c","type":"late"}`)
 	expect("c")
 	other := l.conf + "-other"

@@ -89,7 +89,10 @@ func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, 
 	var stdout, stderr limitedBuffer
 	err := runBusy(ctx, func() error {
 		stdout, stderr = limitedBuffer{room: maxOutput}, limitedBuffer{room: maxOutput}
-		return runPlugin(ctx, path, bytes.NewReader(stdin), env, &stdout, &stderr)
+		cmd := exec.CommandContext(ctx, path)
+		cmd.Env = env
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+		return runPlugin(cmd)
 	})
 	verb := verbOf(env)
 	if err == nil && stdout.cut {
@@ -127,10 +130,7 @@ func runBusy(ctx context.Context, f func() error) error {
 	}
 }
 
-func runPlugin(ctx context.Context, path string, stdin *bytes.Reader, env []string, stdout, stderr *limitedBuffer) error {
-	cmd := exec.CommandContext(ctx, path)
-	cmd.Env = env
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+func runPlugin(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = pipeGrace

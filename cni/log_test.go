@@ -24,6 +24,7 @@ type logLines struct {
 }
 
 func logTo(t *testing.T) (*logLines, context.Context) {
+	t.Helper()
 	l := &logLines{t: t, more: make(chan struct{}, 1)}
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(l)))
 	return l, klog.NewContext(t.Context(), logger)

@@ -22,6 +22,7 @@ import (
 
 // realNetwork is a bridge network with both families and host ports, made by the real plugins.
 func realNetwork(t *testing.T) (*cni.Network, string) {
+	t.Helper()
 	bin := cnitest.Plugins(t, "bridge", "host-local", "portmap")
 	l := newLab(t, func(c *cni.Config) { c.BinDirs = []string{bin} })
 	leases := t.TempDir()
@@ -34,6 +35,7 @@ func realNetwork(t *testing.T) (*cni.Network, string) {
 
 // world leaves out what host-local keeps for the whole network.
 func world(t *testing.T, leases string) []string {
+	t.Helper()
 	all := cnitest.World(t, leases)
 	kept := []string{filepath.Join(leases, "real"), filepath.Join(leases, "real", "lock")}
 	all = slices.DeleteFunc(all, func(s string) bool {

@@ -44,8 +44,7 @@ func Main(m *testing.M) {
 
 // enter runs this program again in new namespaces.
 func enter() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Args[0] = os.Args[0]
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: os.Args}
 	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -86,52 +85,52 @@ func furnish() error {
 }
 
 // NeedRoot skips the test for other users.
-func NeedRoot(t testing.TB) {
-	t.Helper()
+func NeedRoot(tb testing.TB) {
+	tb.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes namespaces, mounts and links")
+		tb.Skip("needs root: it makes namespaces, mounts and links")
 	}
 }
 
 // Plugins returns the directory of the real plugins, or skips the test.
-func Plugins(t testing.TB, names ...string) string {
-	t.Helper()
-	NeedRoot(t)
+func Plugins(tb testing.TB, names ...string) string {
+	tb.Helper()
+	NeedRoot(tb)
 	dir := os.Getenv(BinEnv)
 	if dir == "" {
-		dir = filepath.Join(root(t), "build", "cni")
+		dir = filepath.Join(root(tb), "build", "cni")
 	}
 	for _, n := range names {
 		if _, err := os.Stat(filepath.Join(dir, n)); err != nil {
-			t.Skipf("needs the CNI plugin %s in %s; set %s: %v", n, dir, BinEnv, err)
+			tb.Skipf("needs the CNI plugin %s in %s; set %s: %v", n, dir, BinEnv, err)
 		}
 	}
 	return dir
 }
 
 // root is the repository.
-func root(t testing.TB) string {
-	t.Helper()
+func root(tb testing.TB) string {
+	tb.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for ; dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir
 		}
 	}
-	t.Fatal("not inside the repository")
+	tb.Fatal("not inside the repository")
 	return ""
 }
 
 // NetNS makes a network namespace pinned at a path, until the test ends.
-func NetNS(t testing.TB) string {
-	t.Helper()
-	NeedRoot(t)
-	path := filepath.Join(t.TempDir(), "netns")
+func NetNS(tb testing.TB) string {
+	tb.Helper()
+	NeedRoot(tb)
+	path := filepath.Join(tb.TempDir(), "netns")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -143,32 +142,32 @@ func NetNS(t testing.TB) string {
 		done <- unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
 	}()
 	if err := <-done; err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	tb.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 	return path
 }
 
 // World lists the links and firewall rules of this network namespace, and what
 // is in the given directories. What plugins keep for all pods is left out: the
 // bridge, and the rules that only lead into chains.
-func World(t testing.TB, dirs ...string) []string {
-	t.Helper()
-	world := links(t)
+func World(tb testing.TB, dirs ...string) []string {
+	tb.Helper()
+	world := links(tb)
 	for _, args := range [][]string{{"iptables-save"}, {"ip6tables-save"}} {
-		world = append(world, output(args)...)
+		world = append(world, output(tb, args)...)
 	}
 	for _, dir := range dirs {
-		world = append(world, Tree(t, dir)...)
+		world = append(world, Tree(tb, dir)...)
 	}
 	return world
 }
 
-func links(t testing.TB) []string {
-	t.Helper()
+func links(tb testing.TB) []string {
+	tb.Helper()
 	list, err := netlink.LinkList()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var names []string
 	for _, l := range list {
@@ -181,8 +180,9 @@ func links(t testing.TB) []string {
 }
 
 // output is the rules that a program prints, without what plugins keep.
-func output(args []string) []string {
-	out, err := exec.Command(args[0], args[1:]...).Output()
+func output(tb testing.TB, args []string) []string {
+	tb.Helper()
+	out, err := exec.CommandContext(tb.Context(), args[0], args[1:]...).Output()
 	if err != nil {
 		return nil // not installed
 	}
@@ -207,8 +207,8 @@ func keptRule(rule string) bool {
 }
 
 // Tree lists the files below dir, and the mounts.
-func Tree(t testing.TB, dir string) []string {
-	t.Helper()
+func Tree(tb testing.TB, dir string) []string {
+	tb.Helper()
 	var list []string
 	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
@@ -220,11 +220,11 @@ func Tree(t testing.TB, dir string) []string {
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, l := range strings.Split(string(mounts), "\n") {
 		if f := strings.Fields(l); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {

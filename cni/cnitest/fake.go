@@ -29,21 +29,21 @@ exit 0
 `
 
 // NewFake makes a plugin that succeeds at everything and gives 10.9.0.2.
-func NewFake(t testing.TB, bin, name string) *Fake {
-	t.Helper()
-	f := &Fake{Name: name, Bin: bin, dir: t.TempDir()}
+func NewFake(tb testing.TB, bin, name string) *Fake {
+	tb.Helper()
+	f := &Fake{Name: name, Bin: bin, dir: tb.TempDir()}
 	if err := os.WriteFile(filepath.Join(bin, name), fmt.Appendf(nil, script, f.dir), 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return f
 }
 
 // On makes the plugin run a piece of shell for a verb. It may exit; if it does
 // not, the verb succeeds.
-func (f *Fake) On(t testing.TB, verb, shell string) {
-	t.Helper()
+func (f *Fake) On(tb testing.TB, verb, shell string) {
+	tb.Helper()
 	if err := os.WriteFile(filepath.Join(f.dir, verb+".sh"), []byte(shell+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
@@ -51,31 +51,31 @@ func (f *Fake) On(t testing.TB, verb, shell string) {
 func (f *Fake) Dir() string { return f.dir }
 
 // Calls lists the calls so far, one line each; VERSION does not count.
-func (f *Fake) Calls(t testing.TB) []string {
-	t.Helper()
+func (f *Fake) Calls(tb testing.TB) []string {
+	tb.Helper()
 	data, err := os.ReadFile(filepath.Join(f.dir, "log"))
 	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")[:strings.Count(string(data), "\n")]
 }
 
 // Verbs lists the verbs of the calls so far.
-func (f *Fake) Verbs(t testing.TB) string {
-	t.Helper()
+func (f *Fake) Verbs(tb testing.TB) string {
+	tb.Helper()
 	var verbs []string
-	for _, c := range f.Calls(t) {
+	for _, c := range f.Calls(tb) {
 		verbs = append(verbs, strings.Fields(c)[0])
 	}
 	return strings.Join(verbs, " ")
 }
 
 // Stdin is the configuration that the last call of the verb got.
-func (f *Fake) Stdin(t testing.TB, verb string) string {
-	t.Helper()
+func (f *Fake) Stdin(tb testing.TB, verb string) string {
+	tb.Helper()
 	data, err := os.ReadFile(filepath.Join(f.dir, verb+".stdin"))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return string(data)
 }

@@ -88,8 +88,12 @@ func TestSuite(t *testing.T) {
 				New:      func(*testing.T) engine.Action { return files.New(cfg) },
 				Workflow: steps.Sandbox, Flow: steps.Create,
 				Values: func(*testing.T, string) []engine.Value { return []engine.Value{given(c.cfg)} },
-				World:  func(t *testing.T, _ string) []string { return cnitest.Tree(t, cfg.State) },
+				World: func(t *testing.T, _ string) []string {
+					t.Helper()
+					return cnitest.Tree(t, cfg.State)
+				},
 				Check: func(t *testing.T, r *engine.Run) {
+					t.Helper()
 					f, err := steps.PodFiles.Need(r)
 					if err != nil {
 						t.Fatal(err)

@@ -66,8 +66,14 @@ func TestSuite(t *testing.T) {
 				New:      func(*testing.T) engine.Action { return namespaces.New(c) },
 				Workflow: steps.Sandbox, Flow: steps.Create,
 				Values: func(*testing.T, string) []engine.Value { return []engine.Value{given(cfg)} },
-				World:  func(t *testing.T, _ string) []string { return cnitest.Tree(t, c.State) },
-				Check:  func(t *testing.T, r *engine.Run) { checkPins(t, r, cfg) },
+				World: func(t *testing.T, _ string) []string {
+					t.Helper()
+					return cnitest.Tree(t, c.State)
+				},
+				Check: func(t *testing.T, r *engine.Run) {
+					t.Helper()
+					checkPins(t, r, cfg)
+				},
 			})
 		})
 	}

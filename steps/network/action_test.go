@@ -69,7 +69,10 @@ func (l *lab) action(t *testing.T) *network.Action {
 	return network.New(l.Config, n)
 }
 
-func (l *lab) files(t *testing.T) []string { return cnitest.Tree(t, network.Dir(l.Config)) }
+func (l *lab) files(t *testing.T) []string {
+	t.Helper()
+	return cnitest.Tree(t, network.Dir(l.Config))
+}
 
 func request(change func(*runtime.PodSandboxConfig)) engine.Value {
 	c := &runtime.PodSandboxConfig{
@@ -106,19 +109,25 @@ func TestSuiteWithRealPlugins(t *testing.T) {
 		 "ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.88.8.0/24"}],[{"subnet":"fd88:8::/64"}]]}},
 		{"type":"portmap","capabilities":{"portMappings":true}}]}`, leases))
 	enginetest.Suite(t, enginetest.Subject{
-		New:      func(t *testing.T) engine.Action { return l.action(t) },
+		New: func(t *testing.T) engine.Action {
+			t.Helper()
+			return l.action(t)
+		},
 		Workflow: steps.Sandbox, Flow: steps.Create,
 		Values: func(t *testing.T, _ string) []engine.Value {
+			t.Helper()
 			ns := steps.PodNamespaces.With(steps.Namespaces{Net: cnitest.NetNS(t)})
 			return []engine.Value{ns, request(func(c *runtime.PodSandboxConfig) {
 				c.PortMappings = []*runtime.PortMapping{{HostPort: 18090, ContainerPort: 80}, {ContainerPort: 81}}
 			})}
 		},
 		World: func(t *testing.T, _ string) []string {
+			t.Helper()
 			all := cnitest.World(t, network.Dir(l.Config), leases, l.cni.CacheDir)
 			return slices.DeleteFunc(all, func(s string) bool { return kept(s, leases, l.cni.CacheDir) })
 		},
 		Check: func(t *testing.T, r *engine.Run) {
+			t.Helper()
 			n, err := steps.PodNetwork.Need(r)
 			if err != nil || len(n.IPs) != 2 || net.ParseIP(n.IPs[0]).To4() == nil {
 				t.Fatalf("network %+v, %v", n, err)
@@ -140,10 +149,16 @@ func kept(s, leases, cache string) bool {
 func TestSuiteWithFake(t *testing.T) {
 	l := newLab(t, "1.1.0")
 	enginetest.Suite(t, enginetest.Subject{
-		New:      func(t *testing.T) engine.Action { return l.action(t) },
+		New: func(t *testing.T) engine.Action {
+			t.Helper()
+			return l.action(t)
+		},
 		Workflow: steps.Sandbox, Flow: steps.Create,
 		Values: func(*testing.T, string) []engine.Value { return []engine.Value{noNS(), request(nil)} },
-		World:  func(t *testing.T, _ string) []string { return l.files(t) },
+		World: func(t *testing.T, _ string) []string {
+			t.Helper()
+			return l.files(t)
+		},
 	})
 }
 

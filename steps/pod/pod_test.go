@@ -240,6 +240,7 @@ func TestDir(t *testing.T) {
 }
 
 func dirNames(t *testing.T, dir string) []string {
+	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
