@@ -91,7 +91,7 @@ func eventually(t *testing.T, f func() (snapshot.Image, error)) snapshot.Image {
 	return snapshot.Image{}
 }
 
-func importTar(t *testing.T, ctx context.Context, c *containerd.Client, ref string, img v1.Image) {
+func importTar(ctx context.Context, t *testing.T, c *containerd.Client, ref string, img v1.Image) {
 	t.Helper()
 	tag, err := name.NewTag(ref)
 	if err != nil {

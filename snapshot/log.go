@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus" //nolint:depguard // what containerd logs with is taken to klog here
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 )
@@ -22,6 +22,9 @@ func bridgeLogs() {
 	bridgeOnce.Do(func() {
 		logrus.SetOutput(io.Discard)
 		logrus.AddHook(klogHook{})
+		// containerd ends its process when a socket cannot be served any more, also one
+		// that is closed before serving has begun. The pods' daemon goes on without it.
+		logrus.StandardLogger().ExitFunc = func(int) {}
 		logrus.SetLevel(logrus.InfoLevel)
 		if klog.V(verbosity(logrus.DebugLevel)).Enabled() {
 			logrus.SetLevel(logrus.DebugLevel)

@@ -40,7 +40,7 @@ func TestOtherClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := namespaces.WithNamespace(t.Context(), "k8s.io")
-	importTar(t, ctx, other, "docker.io/library/loaded:1", tiny(t, "loaded"))
+	importTar(ctx, t, other, "docker.io/library/loaded:1", tiny(t, "loaded"))
 	loaded := eventually(t, func() (snapshot.Image, error) { return s.Image(t.Context(), "loaded:1") })
 	if _, err := s.PrepareRootfs(t.Context(), "k", snapshot.RootfsOptions{Image: "loaded:1"}); err != nil {
 		t.Errorf("rootfs of an image that was not unpacked: %v", err)
@@ -133,5 +133,20 @@ func TestBadStart(t *testing.T) {
 	s := snapshottest.Open(t, snapshottest.Config(dir))
 	if err := s.Healthy(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Closing at once must not end the process, as containerd would.
+func TestCloseAtOnce(t *testing.T) {
+	snapshottest.NeedRoot(t)
+	c := snapshottest.Config(snapshottest.Dir(t))
+	for range 10 {
+		s, err := snapshot.Start(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.Close(), s.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -60,13 +60,14 @@ func Start(ctx context.Context, c Config) (*Store, error) {
 	if c.MaxPulls > 0 {
 		s.slots = semaphore.NewWeighted(int64(c.MaxPulls))
 	}
-	s.ctx, s.cancel = detach(ctx)
+	base, cancel := detach(ctx)
+	s.ctx, s.cancel = base, cancel
 	start := s.startEmbedded
 	if c.Address != "" {
 		start = s.startAttached
 	}
-	if err := start(context.WithValue(s.ctx, storeKey{}, s)); err != nil {
-		return nil, errors.Join(err, s.Close())
+	if err := start(context.WithValue(base, storeKey{}, s)); err != nil {
+		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // what Close ends has the store's context
 	}
 	return s, nil
 }

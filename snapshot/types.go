@@ -46,6 +46,7 @@ type Config struct {
 }
 
 // Image is what the store knows of one image: there is one per configuration digest.
+// It is shared with other callers and must not be changed.
 type Image struct {
 	// ID is the digest of the image's configuration.
 	ID string

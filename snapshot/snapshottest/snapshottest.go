@@ -10,7 +10,7 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -34,26 +34,26 @@ import (
 )
 
 // NeedRoot skips the test without root, as snapshots are mounted.
-func NeedRoot(t testing.TB) {
-	t.Helper()
+func NeedRoot(tb testing.TB) {
+	tb.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts snapshots")
+		tb.Skip("needs root: mounts snapshots")
 	}
 }
 
 // Dir makes a directory whose path is short enough for sockets.
-func Dir(t testing.TB) string {
-	t.Helper()
+func Dir(tb testing.TB) string {
+	tb.Helper()
 	dir, err := os.MkdirTemp("", "sf")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("left behind: %v", err)
+			tb.Errorf("left behind: %v", err)
 		}
 	})
 	return dir
@@ -65,25 +65,25 @@ func Config(dir string) snapshot.Config {
 }
 
 // Open starts a store and closes it at the end of the test.
-func Open(t testing.TB, c snapshot.Config) *snapshot.Store {
-	t.Helper()
-	NeedRoot(t)
-	s, err := snapshot.Start(context.WithoutCancel(t.Context()), c)
+func Open(tb testing.TB, c snapshot.Config) *snapshot.Store {
+	tb.Helper()
+	NeedRoot(tb)
+	s, err := snapshot.Start(context.WithoutCancel(tb.Context()), c)
 	if err != nil {
-		t.Fatalf("start the store: %v", err)
+		tb.Fatalf("start the store: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := s.Close(); err != nil {
-			t.Errorf("close the store: %v", err)
+			tb.Errorf("close the store: %v", err)
 		}
 	})
 	return s
 }
 
 // New starts a store in a directory of its own.
-func New(t testing.TB) *snapshot.Store {
-	t.Helper()
-	return Open(t, Config(Dir(t)))
+func New(tb testing.TB) *snapshot.Store {
+	tb.Helper()
+	return Open(tb, Config(Dir(tb)))
 }
 
 // Registry is an image registry on loopback.
@@ -92,27 +92,27 @@ type Registry struct {
 }
 
 // Serve starts a registry; wrap, if not nil, stands before it.
-func Serve(t testing.TB, wrap func(http.Handler) http.Handler) *Registry {
-	t.Helper()
-	h := registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(false))
+func Serve(tb testing.TB, wrap func(http.Handler) http.Handler) *Registry {
+	tb.Helper()
+	h := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)), registry.WithReferrersSupport(false))
 	if wrap != nil {
 		h = wrap(h)
 	}
 	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
+	tb.Cleanup(srv.Close)
 	return &Registry{Host: strings.TrimPrefix(srv.URL, "http://")}
 }
 
 // Push stores an image under repository:tag and returns its full reference.
-func (r *Registry) Push(t testing.TB, ref string, img v1.Image, opts ...remote.Option) string {
-	t.Helper()
+func (r *Registry) Push(tb testing.TB, ref string, img v1.Image, opts ...remote.Option) string {
+	tb.Helper()
 	full := r.Host + "/" + ref
 	n, err := name.ParseReference(full, name.Insecure)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := remote.Write(n, img, opts...); err != nil {
-		t.Fatalf("push %s: %v", full, err)
+		tb.Fatalf("push %s: %v", full, err)
 	}
 	return full
 }
@@ -130,28 +130,28 @@ type File struct {
 }
 
 // Layer makes an uncompressed layer.
-func Layer(t testing.TB, files ...File) v1.Layer {
-	t.Helper()
-	return static.NewLayer(Tar(t, files...), types.OCIUncompressedLayer)
+func Layer(tb testing.TB, files ...File) v1.Layer {
+	tb.Helper()
+	return static.NewLayer(Tar(tb, files...), types.OCIUncompressedLayer)
 }
 
 // Tar makes a tar archive.
-func Tar(t testing.TB, files ...File) []byte {
-	t.Helper()
+func Tar(tb testing.TB, files ...File) []byte {
+	tb.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, f := range files {
 		if err := w.WriteHeader(f.header()); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		if f.Link == "" && f.HardLink == "" {
 			if _, err := io.WriteString(w, f.Body); err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 		}
 	}
 	if err := w.Close(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b.Bytes()
 }
@@ -184,22 +184,22 @@ func (f File) header() *tar.Header {
 }
 
 // Image makes an OCI image for this machine's platform.
-func Image(t testing.TB, c v1.Config, layers ...v1.Layer) v1.Image {
-	t.Helper()
+func Image(tb testing.TB, c v1.Config, layers ...v1.Layer) v1.Image {
+	tb.Helper()
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
 	img, err := mutate.AppendLayers(img, layers...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	cf, err := img.ConfigFile()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	cf = cf.DeepCopy()
 	cf.OS, cf.Architecture, cf.Config = "linux", runtime.GOARCH, c
 	if img, err = mutate.ConfigFile(img, cf); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return img
 }

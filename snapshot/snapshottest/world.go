@@ -18,13 +18,13 @@ import (
 
 // World lists what actions could leave behind: leases and snapshots of containers in
 // the store, files and mounts below dirs.
-func World(t testing.TB, s *snapshot.Store, dirs ...string) []string {
-	t.Helper()
-	ctx := s.Context(t.Context())
+func World(tb testing.TB, s *snapshot.Store, dirs ...string) []string {
+	tb.Helper()
+	ctx := s.Context(tb.Context())
 	var w []string
 	leases, err := s.Client().LeasesService().List(ctx)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, l := range leases {
 		w = append(w, "lease "+l.ID)
@@ -36,20 +36,20 @@ func World(t testing.TB, s *snapshot.Store, dirs ...string) []string {
 		return nil
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, dir := range dirs {
-		w = append(w, below(t, dir)...)
+		w = append(w, below(tb, dir)...)
 	}
 	return w
 }
 
-func below(t testing.TB, dir string) []string {
-	t.Helper()
+func below(tb testing.TB, dir string) []string {
+	tb.Helper()
 	var w []string
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, m := range mounts {
 		w = append(w, "mount "+m.Mountpoint)
@@ -61,7 +61,7 @@ func below(t testing.TB, dir string) []string {
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return w
 }

@@ -59,8 +59,12 @@ func TestSuite(t *testing.T) {
 		Values: func(*testing.T, string) []engine.Value {
 			return values(img, &runtime.PodSandboxConfig{})
 		},
-		World: func(t *testing.T, _ string) []string { return snapshottest.World(t, s, c.State, c.Root) },
+		World: func(t *testing.T, _ string) []string {
+			t.Helper()
+			return snapshottest.World(t, s, c.State, c.Root)
+		},
 		Check: func(t *testing.T, r *engine.Run) {
+			t.Helper()
 			fs, err := steps.ContainerRootfs.Need(r)
 			if err != nil {
 				t.Fatal(err)

@@ -114,10 +114,12 @@ func TestSuite(t *testing.T) {
 		Workflow: steps.Container,
 		Flow:     steps.Create,
 		Values: func(t *testing.T, id string) []engine.Value {
+			t.Helper()
 			return l.values(t, id, &runtime.Mount{ContainerPath: "/mounted", HostPath: "/"},
 				l.imageMount("/img", ""), l.imageMount("/sub", "sub/dir"), l.imageMount("/f", "sub/in/f"))
 		},
 		World: func(t *testing.T, _ string) []string {
+			t.Helper()
 			return snapshottest.World(t, l.store, l.config.State, l.config.Root)
 		},
 		Check: l.check,
