@@ -108,7 +108,7 @@ func countLines(path string) uint64 {
 	if err != nil {
 		return 0
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	var n uint64
 	s := bufio.NewScanner(f)
 	for s.Scan() {

@@ -8,6 +8,7 @@ package stats
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -79,15 +80,16 @@ type Member struct {
 
 // Pod gives the usage of a whole pod. With dir, the cgroup that is the pod's alone
 // (below the controllers' mount points), that is read, and so covers the shim's
-// overhead and containers that have gone. Without (""), it is the sum of the
-// members; what a member that is gone had used of the CPU stays in the sum.
+// overhead and containers that have gone. Without (""), or before there is one, it
+// is the sum of the members; what a member that is gone had used of the CPU stays
+// in the sum.
 func (r *Reader) Pod(ctx context.Context, id, dir string, members []Member) (*Usage, error) {
-	if dir == "" {
-		u := r.sum(id, members)
-		r.rates.fill(id, u.CPU)
-		return u, nil
+	u, err := r.sum(id, members), error(nil)
+	if dir != "" {
+		if own, notYet := r.read(ctx, dir); !errors.Is(notYet, errdefs.ErrNotFound) {
+			u, err = own, notYet
+		}
 	}
-	u, err := r.read(ctx, dir)
 	if err != nil {
 		return nil, fmt.Errorf("read stats of sandbox %s: %w", id, err)
 	}

@@ -103,8 +103,8 @@ func TestNoCgroup(t *testing.T) {
 	if _, err := r.Container(t.Context(), "c", "/none"); !errors.Is(err, errdefs.ErrNotFound) {
 		t.Error(err)
 	}
-	if _, err := r.Pod(t.Context(), "p", "/none", nil); !errors.Is(err, errdefs.ErrNotFound) {
-		t.Error(err)
+	if u, err := r.Pod(t.Context(), "p", "/none", nil); err != nil || u.CPU.GetUsageCoreNanoSeconds().GetValue() != 0 {
+		t.Errorf("a pod before its first container: %v, %v", u, err)
 	}
 }
 

@@ -120,6 +120,10 @@ func writeSpec(bundle string, b *build) error {
 	if err := os.MkdirAll(bundle, dirMode); err != nil {
 		return err
 	}
+	// Also if it was there, or the umask is strict: the root of a user namespace has to pass.
+	if err := os.Chmod(bundle, dirMode); err != nil {
+		return err
+	}
 	temp := filepath.Join(bundle, tempFile)
 	if err := os.WriteFile(temp, text, fileMode); err != nil {
 		return err

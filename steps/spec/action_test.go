@@ -30,7 +30,10 @@ func TestAction(t *testing.T) {
 				steps.ContainerRootfs.With(in.Rootfs), steps.ContainerVolumes.With(in.Volumes),
 			}
 		},
-		World: func(t *testing.T, _ string) []string { return files(t, filepath.Join(state, "containers")) },
+		World: func(t *testing.T, _ string) []string {
+			t.Helper()
+			return files(t, filepath.Join(state, "containers"))
+		},
 		Check: checkBundle,
 	})
 }

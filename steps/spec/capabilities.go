@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/containerd/v2/pkg/cap"
+	capability "github.com/containerd/containerd/v2/pkg/cap"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -103,7 +103,7 @@ func validateCapabilities(c *runtime.Capability) error {
 	} {
 		known, _ := capNames(names)
 		for _, n := range known {
-			if !slices.Contains(cap.Known(), n) {
+			if !slices.Contains(capability.Known(), n) {
 				return invalid("security_context.capabilities."+field, "%q is unknown", n)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/containerd/containerd/v2/pkg/apparmor"
-	"github.com/containerd/containerd/v2/pkg/cap"
+	capability "github.com/containerd/containerd/v2/pkg/cap"
 	"github.com/containerd/containerd/v2/pkg/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/selinux/go-selinux"
@@ -50,7 +50,7 @@ var detect = sync.OnceValue(func() *host {
 	}
 	// Without its own name HOSTNAME stays unset; without its capabilities none are given.
 	h.hostName, _ = os.Hostname()
-	h.caps, _ = cap.Current()
+	h.caps, _ = capability.Current()
 	slices.Sort(h.caps)
 	h.oomFloor = oomFloor(h.caps)
 	// Not once for all: on v2 it shows only when the first cgroup is there.

@@ -62,7 +62,7 @@ func checkLoaded(list, name string) error {
 	if err != nil {
 		return fmt.Errorf("find AppArmor profile %q: %w", name, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	s := bufio.NewScanner(f)
 	for s.Scan() {
 		if loaded, _, ok := strings.Cut(s.Text(), " ("); ok && loaded == name {
@@ -114,7 +114,7 @@ func labelOptions(o *runtime.SELinuxOption, pod string) []string {
 // kept: two different categories of the 1024.
 func podLevel(pod string) string {
 	h := fnv.New32a()
-	h.Write([]byte(pod)) //nolint:errcheck // never fails
+	h.Write([]byte(pod))
 	a := h.Sum32() % 1024
 	b := h.Sum32() / 1024 % 1023
 	if b >= a {

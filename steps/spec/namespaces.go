@@ -70,11 +70,20 @@ func (b *build) pidNamespace() (path string, private bool, err error) {
 		return "", true, nil
 	case runtime.NamespaceMode_POD:
 	}
+	if b.Pod.Shim.PIDNamespace == "" && b.foreign() {
+		return "", true, nil // inside of its sandbox such a runtime does as it will
+	}
 	if b.Pod.Shim.PIDNamespace == "" {
 		return "", false, fmt.Errorf("the pod's shared PID namespace is not there: %w", errdefs.ErrFailedPrecondition)
 	}
 	return b.Pod.Shim.PIDNamespace, false, nil
 }
+
+// foreign tells of a runtime with a shim that is not ours.
+func (b *build) foreign() bool { return b.runtime.Type != "" && b.runtime.Type != ownRuntime }
+
+// ownRuntime is the type of runtime handlers that use our own shim.
+const ownRuntime = "sandflow"
 
 func idMappings(in []*runtime.IDMapping) []specs.LinuxIDMapping {
 	out := make([]specs.LinuxIDMapping, 0, len(in))

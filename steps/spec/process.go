@@ -83,9 +83,9 @@ type variables struct {
 }
 
 func (v *variables) set(e string) {
-	name, _, _ := strings.Cut(e, "=")
-	if name == "" {
-		return
+	name, _, ok := strings.Cut(e, "=")
+	if !ok || name == "" {
+		return // images have such; OCI runtimes refuse them
 	}
 	if v.index == nil {
 		v.index = map[string]int{}

@@ -44,7 +44,7 @@ func TestEnvironment(t *testing.T) {
 		c.Envs = []*runtime.KeyValue{{Key: "B", Value: []byte("request=1")}, {Key: "E"}}
 		c.Tty = true
 	})
-	want := []string{defaultPath, "TERM=xterm", "HOSTNAME=pod-0", "A=image", "B=request=1", "C", "E="}
+	want := []string{defaultPath, "TERM=xterm", "HOSTNAME=pod-0", "A=image", "B=request=1", "E="}
 	if !slices.Equal(s.Process.Env, want) {
 		t.Errorf("got %q, want %q", s.Process.Env, want)
 	}

@@ -86,7 +86,7 @@ func TestResourcesRefused(t *testing.T) {
 	for field, r := range map[string]*runtime.LinuxContainerResources{
 		"cpu_shares":                 {CpuShares: -1},
 		"cpu_quota":                  {CpuQuota: 999},
-		"cpu_quota ":                 {CpuQuota: -2},
+		"CPU_QUOTA":                  {CpuQuota: -2},
 		"cpu_period":                 {CpuPeriod: 2000000},
 		"memory_limit_in_bytes":      {MemoryLimitInBytes: -2},
 		"memory_swap_limit_in_bytes": {MemoryLimitInBytes: 2, MemorySwapLimitInBytes: 1},
@@ -97,7 +97,7 @@ func TestResourcesRefused(t *testing.T) {
 		"unified":                    {Unified: map[string]string{"../x": "1"}},
 	} {
 		_, err := Resources(r)
-		if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), strings.TrimSpace(field)) {
+		if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), strings.ToLower(field)) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

@@ -81,7 +81,7 @@ func (c *profiles) load(path string) (*specs.LinuxSeccomp, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load seccomp profile: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	now, err := stampOf(f)
 	if err != nil {
 		return nil, fmt.Errorf("load seccomp profile %s: %w: %w", path, err, errdefs.ErrInvalidArgument)

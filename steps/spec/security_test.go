@@ -143,8 +143,8 @@ func TestSeccomp(t *testing.T) {
 		{"localhost", &runtime.LinuxContainerSecurityContext{Seccomp: profile(runtime.SecurityProfile_Localhost, good)}, "", false, "SCMP_ACT_ALLOW"},
 		{"localhost with prefix", &runtime.LinuxContainerSecurityContext{Seccomp: profile(runtime.SecurityProfile_Localhost, "localhost/"+good)}, "", false, "SCMP_ACT_ALLOW"},
 		{"localhost, privileged", &runtime.LinuxContainerSecurityContext{Seccomp: profile(runtime.SecurityProfile_Localhost, good)}, "", true, ""},
-		{"deprecated field", &runtime.LinuxContainerSecurityContext{SeccompProfilePath: "localhost/" + good}, "", false, "SCMP_ACT_ALLOW"},
-		{"deprecated default", &runtime.LinuxContainerSecurityContext{SeccompProfilePath: "runtime/default"}, "", false, "SCMP_ACT_ERRNO"},
+		{"deprecated field", &runtime.LinuxContainerSecurityContext{SeccompProfilePath: "localhost/" + good}, "", false, "SCMP_ACT_ALLOW"}, //nolint:staticcheck // older clients send it
+		{"deprecated default", &runtime.LinuxContainerSecurityContext{SeccompProfilePath: "runtime/default"}, "", false, "SCMP_ACT_ERRNO"}, //nolint:staticcheck // older clients send it
 	} {
 		s := made(t, fakeHost(), func(in *input, r *runtime.ContainerConfig, p *runtime.PodSandboxConfig) {
 			in.Config.SeccompDefault = c.byDefault
@@ -215,7 +215,7 @@ func TestSeccompProfilesAreCachedUntilTheyChange(t *testing.T) {
 }
 
 func TestAppArmorWithoutSupport(t *testing.T) {
-	secured(t, fakeHost(), &runtime.LinuxContainerSecurityContext{ApparmorProfile: "unconfined"})
+	secured(t, fakeHost(), &runtime.LinuxContainerSecurityContext{ApparmorProfile: "unconfined"}) //nolint:staticcheck // older clients send it
 	err := refused(t, fakeHost(), func(_ *input, c *runtime.ContainerConfig, _ *runtime.PodSandboxConfig) {
 		c.Linux.SecurityContext.Apparmor = &runtime.SecurityProfile{ProfileType: runtime.SecurityProfile_Localhost, LocalhostRef: "mine"}
 	})

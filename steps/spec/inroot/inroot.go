@@ -27,7 +27,7 @@ func Open(root, path string, limit int64) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s in the image: %w", path, err)
 	}
-	defer handle.Close()
+	defer func() { _ = handle.Close() }()
 	info, err := handle.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("look at %s in the image: %w", path, err)
@@ -49,7 +49,7 @@ func Open(root, path string, limit int64) (*os.File, error) {
 // unless it is there. Something else in its place is an error.
 func MkdirAll(root, path string, mode fs.FileMode) error {
 	if handle, err := pathrs.OpenInRoot(root, path); err == nil {
-		defer handle.Close()
+		defer func() { _ = handle.Close() }()
 		info, err := handle.Stat()
 		if err != nil {
 			return fmt.Errorf("look at %s in the image: %w", path, err)

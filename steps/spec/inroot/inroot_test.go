@@ -47,10 +47,12 @@ func TestOpen(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "file"), make([]byte, 10), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := Open(root, "/file", 10); err != nil {
+	f, err := Open(root, "/file", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
 		t.Error(err)
-	} else {
-		f.Close()
 	}
 	if _, err := Open(root, "/file", 9); !errors.Is(err, ErrTooLarge) {
 		t.Error(err)

@@ -100,25 +100,22 @@ func findUser(root, user string) (User, string, error) {
 // group if one is named.
 func findGroups(root string, u *User, account, group string) error {
 	id, numeric := parseID(group)
-	if group != "" && !numeric && looksNumeric(group) {
+	switch {
+	case numeric:
+		u.GID, group = id, ""
+	case looksNumeric(group):
 		return fmt.Errorf("group id %s is out of range: %w", group, errdefs.ErrInvalidArgument)
 	}
-	if numeric {
-		u.GID = id
-	}
-	if account == "" && (group == "" || numeric) {
+	if account == "" && group == "" {
 		return nil
 	}
-	named := false
+	named := group == ""
 	err := lines(root, "/etc/group", func(line string) bool {
 		t, ok := parseTeam(line)
-		if !ok {
-			return true
-		}
-		if !named && !numeric && group != "" && t.name == group {
+		if ok && !named && t.name == group {
 			u.GID, named = t.gid, true
 		}
-		if account != "" && t.has(account) {
+		if ok && account != "" && t.has(account) {
 			u.Groups = append(u.Groups, t.gid)
 		}
 		return len(u.Groups) <= maxGroups
@@ -128,7 +125,7 @@ func findGroups(root string, u *User, account, group string) error {
 		return fmt.Errorf("find groups of user %d: %w", u.UID, err)
 	case len(u.Groups) > maxGroups:
 		return fmt.Errorf("user %q is in more than the limit of %d groups in /etc/group of the image: %w", account, maxGroups, errdefs.ErrInvalidArgument)
-	case group != "" && !numeric && !named:
+	case !named:
 		return fmt.Errorf("group %q is not in /etc/group of the image: %w", group, errdefs.ErrInvalidArgument)
 	}
 	u.Groups = unique(u.Groups)
@@ -144,7 +141,7 @@ func lines(root, path string, line func(string) bool) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if err := scan(f, line); err != nil {
 		return fmt.Errorf("read %s of the image: %w", path, err)
 	}
