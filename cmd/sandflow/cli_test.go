@@ -118,7 +118,12 @@ func serve(t *testing.T, s admin.AdminServer) string {
 	admin.RegisterAdminServer(g, s)
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(l) }()
-	t.Cleanup(func() { g.Stop(); <-done })
+	t.Cleanup(func() {
+		g.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	return socket
 }
 

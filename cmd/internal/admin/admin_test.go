@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,25 +68,27 @@ func (f fakeHistory) Of(id string) ([]engine.Entry, bool) {
 	return e, ok
 }
 
-func entry(workflow, flow, id, name, action string, ms int) engine.Entry {
+// entry of "workflow.flow" or "workflow.flow.action", started at ms milliseconds.
+func entry(what, id, name string, ms int) engine.Entry {
+	parts := append(strings.Split(what, "."), "")
 	return engine.Entry{
-		Span:  engine.Span{Workflow: workflow, Flow: flow, ID: id, Name: name, Action: action},
+		Span:  engine.Span{Workflow: parts[0], Flow: parts[1], ID: id, Name: name, Action: parts[2]},
 		Start: t0.Add(time.Duration(ms) * time.Millisecond), Duration: time.Millisecond, Outcome: "ok",
 	}
 }
 
 var history = fakeHistory{
 	"aa11": {
-		entry("sandbox", "create", "aa11", "default_web_u1_0", "network", 2),
-		entry("sandbox", "create", "aa11", "default_web_u1_0", "files", 0),
-		entry("sandbox", "create", "aa11", "default_web_u1_0", "", 0),
-		entry("sandbox", "destroy", "aa11", "default_web_u1_0", "", 50),
-		entry("sandbox", "destroy", "aa11", "default_web_u1_0", "network", 51),
+		entry("sandbox.create.network", "aa11", "default_web_u1_0", 2),
+		entry("sandbox.create.files", "aa11", "default_web_u1_0", 0),
+		entry("sandbox.create", "aa11", "default_web_u1_0", 0),
+		entry("sandbox.destroy", "aa11", "default_web_u1_0", 50),
+		entry("sandbox.destroy.network", "aa11", "default_web_u1_0", 51),
 	},
-	"aa22": {entry("sandbox", "create", "aa22", "other_web_u3_0", "", 5)},
-	"c111": {entry("container", "create", "c111", "aa11_main_0", "", 10)},
-	"dd44": {entry("container", "create", "dd44", "aa11_side_car_0", "", 12)},
-	"dd45": {entry("image", "pull", "dd45", "", "", 1)},
+	"aa22": {entry("sandbox.create", "aa22", "other_web_u3_0", 5)},
+	"c111": {entry("container.create", "c111", "aa11_main_0", 10)},
+	"dd44": {entry("container.create", "dd44", "aa11_side_car_0", 12)},
+	"dd45": {entry("image.pull", "dd45", "", 1)},
 }
 
 // client serves a Server on a unix socket and connects to it.
@@ -107,12 +110,15 @@ func client(t *testing.T, s AdminServer) AdminClient {
 	t.Cleanup(func() {
 		_ = conn.Close()
 		g.Stop()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	})
 	return NewAdminClient(conn)
 }
 
 func newClient(t *testing.T) AdminClient {
+	t.Helper()
 	return client(t, NewServer(&fakeEngine{limit: 100}, history, About{Version: "v9", Root: "/r", State: "/s", Started: t0}))
 }
 

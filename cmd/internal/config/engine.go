@@ -34,7 +34,7 @@ func (c *Config) EngineOptions() engine.Options {
 // Explain gives a refusal of the engine the file and the line that it is about,
 // and leaves other errors as they are. Joined errors are explained one by one.
 func (c *Config) Explain(err error) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // looks at this very error
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error
 		for _, one := range joined.Unwrap() {
 			out = append(out, c.Explain(one))
