@@ -168,7 +168,21 @@ func TestSweepTakesMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	shim := filepath.Join(cfg.PodDir("lost"), "shim")
+	if err := os.Mkdir(shim, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	s := engine.NewSweep(false, func(_, id string) bool { return id == "kept" })
+	if err := files.New(cfg).Sweep(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if f := s.Found(); len(f) != 1 || !strings.Contains(f[0].Error, "shim") {
+		t.Fatalf("with a shim: found %+v", f)
+	}
+	if err := os.Remove(shim); err != nil {
+		t.Fatal(err)
+	}
+	s = engine.NewSweep(false, func(_, id string) bool { return id == "kept" })
 	if err := files.New(cfg).Sweep(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}

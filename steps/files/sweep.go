@@ -45,8 +45,12 @@ func (a *Action) Sweep(ctx context.Context, s *engine.Sweep) error {
 	return nil
 }
 
-// removeTree removes dir, but never reaches through a mount.
+// removeTree removes dir, but never reaches through a mount. A shim that could
+// not be ended, which is tried before this, keeps the way to it.
 func removeTree(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, "shim")); err == nil {
+		return fmt.Errorf("remove %s: its shim is still there", dir)
+	}
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		return fmt.Errorf("list the mounts below %s: %w", dir, err)
