@@ -77,7 +77,7 @@ cat >"$lab/net.d/10-demo.conflist" <<JSON
 JSON
 show cat "$lab/net.d/10-demo.conflist"
 ip link add demo0 type bridge # the plugin makes it with the first pod, and never removes it
-printf 'runtime-endpoint: unix://%s/sandflow.sock\ntimeout: 60s\n' "$state" >"$lab/crictl.yaml"
+printf 'runtime-endpoint: unix://%s/sandflow.sock\ntimeout: 60\n' "$state" >"$lab/crictl.yaml"
 export CRI_CONFIG_FILE=$lab/crictl.yaml
 
 say 'The daemon, with its defaults; only directories and the network are our own'
@@ -101,7 +101,7 @@ for _ in $(seq 200); do
 	kill -0 "$pid" 2>/dev/null || fail 'sandflowd ended at its start'
 	sleep 0.05
 done
-show crictl version
+show crictl version || fail 'sandflowd does not answer'
 
 say 'An image that this repository built; no registry'
 show ctr -a "$state/containerd.sock" -n k8s.io images import "$(lab archive)"
@@ -117,7 +117,7 @@ say 'A pod with a container'
 mkdir -p "$lab/logs"
 cat >"$lab/pod.json" <<JSON
 {"metadata": {"name": "web", "namespace": "demo", "uid": "web-1"}, "hostname": "web", "log_directory": "$lab/logs",
- "linux": {"security_context": {"namespace_options": {"network": 0, "pid": 1, "ipc": 0}}}}
+ "linux": {"cgroup_parent": "/$(basename "$lab")", "security_context": {"namespace_options": {"network": 0, "pid": 1, "ipc": 0}}}}
 JSON
 cat >"$lab/container.json" <<'JSON'
 {"metadata": {"name": "httpd"}, "image": {"image": "sandflow.example/demo:1"}, "log_path": "httpd.log",

@@ -83,6 +83,10 @@ func leases(_ context.Context, w Where, out World) error {
 	})
 }
 
+// standing are the daemon's own directories that it makes when it first needs them, and
+// keeps; what is in them is counted.
+var standing = map[string]bool{"tmp": true, "networks": true, "cni": true, "cni/results": true}
+
 // files counts what lies in the daemon's directories; containerd's own plugins' directories
 // are left out but for the directories of overlay snapshots.
 func files(_ context.Context, w Where, out World) error {
@@ -97,6 +101,7 @@ func files(_ context.Context, w Where, out World) error {
 			case e.Name() == "rootfs" && e.IsDir():
 				out["directories"] = append(out["directories"], path)
 				return filepath.SkipDir // an image's files, counted as a mount
+			case e.IsDir() && standing[strings.TrimPrefix(path, dir+"/")]:
 			case e.IsDir():
 				out["directories"] = append(out["directories"], path)
 			default:

@@ -71,6 +71,6 @@ func same(ctx context.Context, file string, w world.Where) (int, error) {
 		fmt.Print("\n" + diff)
 		return 1, nil
 	}
-	fmt.Println("  nothing")
+	fmt.Println("  nothing more than before")
 	return 0, nil
 }
