@@ -4,6 +4,7 @@
 package snapshot_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -14,8 +15,12 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/sandflow-cri/sandflow/snapshot"
 	"github.com/sandflow-cri/sandflow/snapshot/snapshottest"
@@ -139,9 +144,9 @@ func TestBadStart(t *testing.T) {
 // Closing at once must not end the process, as containerd would.
 func TestCloseAtOnce(t *testing.T) {
 	snapshottest.NeedRoot(t)
-	c := snapshottest.Config(snapshottest.Dir(t))
 	for range 10 {
-		s, err := snapshot.Start(t.Context(), c)
+		// A listener closed before it served unlinks its path late, hence another each time.
+		s, err := snapshot.Start(t.Context(), snapshottest.Config(snapshottest.Dir(t)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,4 +154,60 @@ func TestCloseAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// An attached store outlives a restart of the containerd it is attached to.
+func TestContainerdRestarts(t *testing.T) {
+	snapshottest.NeedRoot(t)
+	c := snapshottest.Config(snapshottest.Dir(t))
+	c.Socket = filepath.Join(c.State, "c.sock")
+	other, err := snapshot.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := snapshottest.Serve(t, nil)
+	first := pull(t, other, reg.Push(t, "a:1", tiny(t, "one")))
+	a := snapshottest.Open(t, snapshot.Config{Address: c.Socket, Root: "/other"})
+	if _, err := a.Image(t.Context(), first.ID); err != nil {
+		t.Error(err)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := a.Healthy(ctx); !errdefs.IsUnavailable(err) {
+		t.Errorf("containerd is away: %v", err)
+	}
+	other = snapshottest.Open(t, c)
+	second := pull(t, other, reg.Push(t, "a:2", tiny(t, "two")))
+	eventually(t, func() (snapshot.Image, error) { return a.Image(t.Context(), second.ID) })
+}
+
+// What a pull had fetched when the daemon was killed is collected after the next start.
+func TestKilledPull(t *testing.T) {
+	snapshottest.NeedRoot(t)
+	c := snapshottest.Config(snapshottest.Dir(t))
+	s, err := snapshot.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := s.Context(t.Context())
+	lease, err := s.Client().LeasesService().Create(ctx, leases.WithRandomID(), leases.WithLabels(map[string]string{
+		"sandflow.io/kind": "pull", "sandflow.io/instance": c.Root,
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob := []byte("a layer")
+	desc := ocispec.Descriptor{Digest: digest.FromBytes(blob), Size: int64(len(blob))}
+	if err := content.WriteBlob(leases.WithLease(ctx, lease.ID), s.Client().ContentStore(), "layer", bytes.NewReader(blob), desc); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = snapshottest.Open(t, c)
+	snapshot.Collect(t.Context(), t, s)
+	empty(t, s)
 }
