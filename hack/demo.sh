@@ -26,6 +26,24 @@ show() {
 	"$@"
 }
 
+# shown passes its input on and shows it. (tee /dev/stderr would cut off a file that
+# standard error goes to.)
+shown() {
+	local text
+	text=$(cat)
+	printf '%s\n' "$text" >&2
+	printf '%s\n' "$text"
+}
+
+# keep is show that leaves the last line of the output in "kept".
+kept=
+keep() {
+	printf '$ %s\n' "$*"
+	kept=$("$@")
+	printf '%s\n' "$kept"
+	kept=${kept##*$'\n'}
+}
+
 fail() {
 	printf '\ndemo: NOT SO: %s\n' "$*" >&2
 	exit 1
@@ -123,8 +141,8 @@ cat >"$lab/container.json" <<'JSON'
 {"metadata": {"name": "httpd"}, "image": {"image": "sandflow.example/demo:1"}, "log_path": "httpd.log",
  "command": ["sh", "-c", "echo serving on port 80 as $(hostname); exec httpd -f -p 80 -h /www"], "linux": {}}
 JSON
-pod=$(show crictl runp "$lab/pod.json" | tee /dev/stderr | tail -n 1)
-ctr=$(show crictl create "$pod" "$lab/container.json" "$lab/pod.json" | tee /dev/stderr | tail -n 1)
+pod=$(show crictl runp "$lab/pod.json" | shown | tail -n 1)
+ctr=$(show crictl create "$pod" "$lab/container.json" "$lab/pod.json" | shown | tail -n 1)
 show crictl start "$ctr"
 show crictl pods
 show crictl ps
@@ -167,7 +185,7 @@ want "$(sandflow timeline demo/broken)" network failed rollback
 printf '\nLeft of the failed create:\n'
 count same "$lab/running.json" || fail 'the failed create left something'
 printf '\nThe same request, now that the plugin works again:\n'
-broken=$(show crictl runp "$lab/broken.json" | tee /dev/stderr | tail -n 1)
+broken=$(show crictl runp "$lab/broken.json" | shown | tail -n 1)
 
 say 'The end of all pods'
 show crictl rmp -f "$broken" "$pod"
