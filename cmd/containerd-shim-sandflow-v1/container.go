@@ -5,16 +5,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	runcopts "github.com/containerd/containerd/api/types/runc/options"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
@@ -130,13 +125,9 @@ func createOptions(r *shimapi.CreateRequest) (*anypb.Any, error) {
 
 // rootIDs are the host's IDs of the container's root, which must own its stdio.
 func rootIDs(dir string) (uid, gid uint32, err error) {
-	b, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	s, err := bundle.ReadSpec(dir)
 	if err != nil {
-		return 0, 0, fmt.Errorf("read bundle: %w", err)
-	}
-	var s specs.Spec
-	if err := json.Unmarshal(b, &s); err != nil {
-		return 0, 0, fmt.Errorf("read bundle %s: %w: %w", dir, err, errdefs.ErrInvalidArgument)
+		return 0, 0, err
 	}
 	if s.Linux == nil {
 		return 0, 0, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/log"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sandflow-cri/sandflow/steps/runtime/proctree"
 	"github.com/sandflow-cri/sandflow/steps/stdio"
 )
 
@@ -58,7 +59,7 @@ func (p *pod) exec(ctx context.Context, wire *stdio.Conn, req stdio.Request, in 
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(killed)
-		killTree(ctx, e.pid, exited)
+		proctree.Kill(ctx, e.pid, exited)
 	})
 	code, err := e.wait()
 	close(exited)

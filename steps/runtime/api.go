@@ -32,6 +32,9 @@ type Config struct {
 	Namespace string
 	// Bundle gives the bundle of a container from its ID, default <State>/containers/<id>.
 	Bundle func(id string) string
+	// SandboxBundle gives the bundle of a pod's sandbox container from the pod's ID, for
+	// handlers that have one; default <State>/pods/<id>/sandbox. It is used where it exists.
+	SandboxBundle func(podID string) string
 }
 
 // Handler is one way to run containers.

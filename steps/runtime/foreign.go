@@ -2,8 +2,219 @@
 // SPDX-License-Identifier: Apache-2.0
 
 package runtime
-type foreign struct { m *Manager }
-func newForeign(m *Manager) *foreign { return &foreign{m: m} }
-func (f *foreign) close() {}
-func (f *foreign) alive(p Pod) <-chan struct{} { return make(chan struct{}) }
-type foreignTasks struct { foreign *foreign; pod Pod; handler Handler; Tasks }
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
+	"github.com/sandflow-cri/sandflow/steps/stdio"
+)
+
+// foreign keeps the streams of containers of foreign runtimes: their shims
+// write into FIFOs in the bundle, which the daemon reads. They are opened again
+// after a restart of the daemon, when the container is first waited for.
+type foreign struct {
+	m      *Manager
+	ctx    context.Context //nolint:containedctx // ends with the manager
+	cancel context.CancelFunc
+
+	mu   sync.Mutex
+	hubs map[string]*stdio.Hub
+}
+
+// foreignRecord is what must be known of a container after a restart.
+type foreignRecord struct {
+	Terminal  bool   `json:"terminal,omitempty"`
+	Stdin     bool   `json:"stdin,omitempty"`
+	StdinOnce bool   `json:"stdinOnce,omitempty"`
+	LogPath   string `json:"logPath,omitempty"`
+	// Memory is the directory of its memory cgroup.
+	Memory string `json:"memory,omitempty"`
+}
+
+func newForeign(m *Manager) *foreign {
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends in close
+	return &foreign{m: m, ctx: ctx, cancel: cancel, hubs: map[string]*stdio.Hub{}}
+}
+
+func (f *foreign) close() { f.cancel() }
+
+// client gives containerd's client and a context with its namespace.
+func (f *foreign) client(ctx context.Context) (*containerd.Client, context.Context, error) {
+	if f.m.cfg.Client == nil || f.m.cfg.Client() == nil {
+		return nil, nil, fmt.Errorf("containerd is not there: %w", errdefs.ErrUnavailable)
+	}
+	return f.m.cfg.Client(), namespaces.WithNamespace(ctx, f.m.cfg.Namespace), nil
+}
+
+// task gives the container's task.
+func (f *foreign) task(ctx context.Context, id string) (containerd.Task, context.Context, error) {
+	client, ctx, err := f.client(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := client.LoadContainer(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := c.Task(ctx, nil)
+	return t, ctx, err
+}
+
+// alive is closed when the pod's sandbox container has ended.
+func (f *foreign) alive(p Pod) <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		t, ctx, err := f.task(f.ctx, p.ID)
+		if err != nil {
+			return // no sandbox container, or the manager is closed
+		}
+		status, err := t.Wait(ctx)
+		if err != nil {
+			return
+		}
+		if s := <-status; s.Error() == nil {
+			close(gone)
+		}
+	}()
+	return gone
+}
+
+// The FIFOs in a bundle.
+var fifoNames = struct{ dir, stdin, stdout, stderr string }{"io", "0", "1", "2"}
+
+func fifoPath(dir, name string) string { return filepath.Join(dir, fifoNames.dir, name) }
+
+// makeFIFOs makes those that the container needs.
+func makeFIFOs(dir string, r foreignRecord) error {
+	if err := os.MkdirAll(filepath.Join(dir, fifoNames.dir), 0o700); err != nil {
+		return err
+	}
+	names := []string{fifoNames.stdout}
+	if r.Stdin {
+		names = append(names, fifoNames.stdin)
+	}
+	if !r.Terminal {
+		names = append(names, fifoNames.stderr)
+	}
+	for _, n := range names {
+		if err := unix.Mkfifo(fifoPath(dir, n), 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("make FIFO: %w", err)
+		}
+	}
+	return nil
+}
+
+// hub gives the container's hub, opening it if this daemon has not yet.
+func (f *foreign) hub(ctx context.Context, id string) (*stdio.Hub, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if h := f.hubs[id]; h != nil {
+		return h, nil
+	}
+	dir := f.m.bundle(id)
+	var r foreignRecord
+	if err := bundle.ReadForeign(dir, &r); err != nil {
+		return nil, fmt.Errorf("streams of container %s: %w", id, err)
+	}
+	h, err := f.openHub(ctx, id, dir, r)
+	if err != nil {
+		return nil, fmt.Errorf("streams of container %s: %w", id, err)
+	}
+	f.hubs[id] = h
+	return h, nil
+}
+
+func (f *foreign) openHub(ctx context.Context, id, dir string, r foreignRecord) (*stdio.Hub, error) {
+	o := stdio.Options{
+		LogPath: r.LogPath, MaxLine: f.m.cfg.MaxLogLine, StdinOnce: r.StdinOnce && !r.Terminal,
+		OnLogError:   func(err error) { klog.FromContext(ctx).Error(err, "Container log", "container", id) },
+		OnStdinClose: func() { f.closeStdin(id) },
+	}
+	var opened []*os.File
+	open := func(name string, flag int) (*os.File, error) {
+		file, err := os.OpenFile(fifoPath(dir, name), flag|unix.O_NONBLOCK, 0)
+		if err == nil {
+			opened = append(opened, file)
+		}
+		return file, err
+	}
+	stdout, err := open(fifoNames.stdout, os.O_RDONLY)
+	var stderr *os.File
+	if err == nil && !r.Terminal {
+		stderr, err = open(fifoNames.stderr, os.O_RDONLY)
+	}
+	if err == nil && r.Stdin { // opened for both, since nobody may be reading yet
+		o.Stdin, err = open(fifoNames.stdin, os.O_RDWR)
+	}
+	var h *stdio.Hub
+	if err == nil {
+		h, err = stdio.New(o)
+	}
+	if err != nil {
+		for _, file := range opened {
+			_ = file.Close()
+		}
+		return nil, err
+	}
+	if stderr == nil {
+		h.Start(stdout, nil)
+	} else {
+		h.Start(stdout, stderr)
+	}
+	return h, nil
+}
+
+// closeStdin closes the shim's end of the container's stdin; it keeps one of its own.
+func (f *foreign) closeStdin(id string) {
+	t, ctx, err := f.task(f.ctx, id)
+	if err == nil {
+		_ = t.CloseIO(ctx, containerd.WithStdinCloser) // the container may be gone
+	}
+}
+
+// forget closes the container's hub.
+func (f *foreign) forget(id string) {
+	f.mu.Lock()
+	h := f.hubs[id]
+	delete(f.hubs, id)
+	f.mu.Unlock()
+	if h != nil {
+		_ = h.Close() // a log that cannot be closed has told so before
+	}
+}
+
+// keepFIFOsOpen holds the writing ends until the shim has its own, so that
+// the readers do not see the end before the beginning.
+func keepFIFOsOpen(dir string, r foreignRecord) (release func(), err error) {
+	var files []*os.File
+	release = func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}
+	names := []string{fifoNames.stdout}
+	if !r.Terminal {
+		names = append(names, fifoNames.stderr)
+	}
+	for _, n := range names {
+		f, err := os.OpenFile(fifoPath(dir, n), os.O_RDWR|unix.O_NONBLOCK, 0)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return release, nil
+}

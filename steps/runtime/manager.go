@@ -9,6 +9,7 @@ package runtime
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -35,6 +36,10 @@ func NewManager(c Config) *Manager {
 	if c.Bundle == nil {
 		state := c.State
 		c.Bundle = func(id string) string { return filepath.Join(state, "containers", id) }
+	}
+	if c.SandboxBundle == nil {
+		state := c.State
+		c.SandboxBundle = func(id string) string { return filepath.Join(state, "pods", id, "sandbox") }
 	}
 	m := &Manager{cfg: c, conns: map[string]*conn{}, creating: map[string]chan struct{}{}}
 	m.foreign = newForeign(m)
@@ -102,6 +107,19 @@ func (m *Manager) Tasks(p Pod) (Tasks, error) {
 		return &foreignTasks{foreign: m.foreign, pod: p, handler: h}, nil
 	}
 	return &podTasks{m: m, pod: p, handler: h}, nil
+}
+
+// bundle is where a container's bundle lies.
+func (m *Manager) bundle(id string) string {
+	if dir := m.cfg.SandboxBundle(id); exists(dir) {
+		return dir
+	}
+	return m.cfg.Bundle(id)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // runcRoot is the state directory of the OCI runtime for a pod's containers.

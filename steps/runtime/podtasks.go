@@ -187,14 +187,14 @@ func (t *podTasks) Wait(ctx context.Context, id string) (Exit, error) {
 			return exitOf(resp), nil
 		}
 	}
-	if e, kept := bundle.ReadExit(t.m.cfg.Bundle(id)); kept == nil && ctx.Err() == nil {
+	if e, kept := bundle.ReadExit(t.m.bundle(id)); kept == nil && ctx.Err() == nil {
 		return Exit(e), nil
 	}
 	return Exit{}, native(err)
 }
 
 func (t *podTasks) State(ctx context.Context, id string) (State, error) {
-	kept, kerr := bundle.ReadExit(t.m.cfg.Bundle(id))
+	kept, kerr := bundle.ReadExit(t.m.bundle(id))
 	c, err := t.conn(ctx)
 	if err == nil {
 		var r *taskapi.StateResponse

@@ -112,12 +112,12 @@ func (h *Hub) Finish(grace time.Duration) {
 // end lets all clients go once they have got what they were sent.
 func (h *Hub) end() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.ended = true
 	for c := range h.clients {
 		close(c.over)
 		delete(h.clients, c)
 	}
+	h.mu.Unlock()
 	if h.stdin != nil {
 		h.stdin.close()
 	}

@@ -6,32 +6,21 @@ package task
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/containerd/containerd/v2/pkg/atomicfile"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
+	"k8s.io/klog/v2"
 
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
+	"github.com/sandflow-cri/sandflow/steps/rootfs/ctrdir"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
 )
-
-// podFile in the bundle says where the container runs, so that it can be found
-// with nothing but its ID. It is written before anything else is made and
-// removed after everything else.
-const podFile = "pod"
-
-// leftovers are what the runtime and its shim write into the bundle. How the
-// container ended stays there with config.json and rootfs, for their owner to remove.
-var leftovers = []string{"log.json", "init.pid", "runtime", "options.json", "work", podFile}
 
 func init() {
 	registry.Register(&plugin.Registration{
@@ -49,7 +38,7 @@ func init() {
 }
 
 // Action is the action "task". Its resources are the container as the OCI
-// runtime knows it, its cgroup, and the leftovers in the bundle.
+// runtime knows it, its cgroup, and what running it leaves in the bundle.
 type Action struct {
 	cfg     steps.Config
 	runtime *runtime.Manager
@@ -87,8 +76,8 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 		return err
 	}
 	p := runtime.Pod{ID: view.ID, Handler: view.Pod.Handler, Address: view.Shim.Address, Streams: view.Shim.Streams}
-	bundle := a.cfg.ContainerDir(r.ID())
-	if err := writePod(bundle, p); err != nil {
+	dir := a.cfg.ContainerDir(r.ID())
+	if err := bundle.WritePod(dir, p); err != nil { // before anything is made that it helps to find
 		return fmt.Errorf("start container %s: %w", r.ID(), err)
 	}
 	tasks, err := a.runtime.Tasks(p)
@@ -97,7 +86,7 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	}
 	c := req.Config.M
 	pid, err := tasks.Create(ctx, runtime.CreateRequest{
-		ID: r.ID(), Bundle: bundle, LogPath: req.LogPath,
+		ID: r.ID(), Bundle: dir, LogPath: req.LogPath,
 		Terminal: c.GetTty(), Stdin: c.GetStdin(), StdinOnce: c.GetStdinOnce(),
 	})
 	if err != nil {
@@ -113,13 +102,15 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 func (a *Action) Undo(ctx context.Context, r *engine.Run) error { return a.remove(ctx, r.ID()) }
 
 func (a *Action) remove(ctx context.Context, id string) error {
-	bundle := a.cfg.ContainerDir(id)
-	p, err := readPod(bundle)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	dir, err := ctrdir.Dir(a.cfg, id)
 	if err != nil {
-		return fmt.Errorf("delete container %s: %w", id, err)
+		return err
+	}
+	var p runtime.Pod
+	if err := bundle.ReadPod(dir, &p); errdefs.IsNotFound(err) {
+		return ctrdir.Release(a.cfg, id)
+	} else if err != nil { // damaged: then what can be found without it is removed
+		klog.FromContext(ctx).Error(err, "Read where the container runs", "container", id)
 	}
 	tasks, err := a.runtime.Tasks(p)
 	if errdefs.IsNotFound(err) && p.Address != "" { // its handler was taken out of the configuration
@@ -129,57 +120,26 @@ func (a *Action) remove(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("delete container %s: %w", id, err)
 	}
-	if _, err := tasks.Delete(ctx, id, bundle); err != nil {
+	if _, err := tasks.Delete(ctx, id, dir); err != nil {
 		return err
 	}
-	for _, name := range leftovers {
-		if err := os.RemoveAll(filepath.Join(bundle, name)); err != nil {
-			return fmt.Errorf("delete container %s: %w", id, err)
-		}
+	if err := bundle.Clean(dir); err != nil {
+		return fmt.Errorf("delete container %s: %w", id, err)
 	}
-	return nil
+	return ctrdir.Release(a.cfg, id)
 }
 
 // Sweep deletes containers that no record knows.
 func (a *Action) Sweep(ctx context.Context, s *engine.Sweep) error {
-	left, err := filepath.Glob(filepath.Join(a.cfg.ContainerDir("*"), podFile))
+	left, err := bundle.Pods(filepath.Dir(a.cfg.ContainerDir("x")))
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
-	for _, path := range left {
-		id := filepath.Base(filepath.Dir(path))
+	for _, dir := range left {
+		id := filepath.Base(dir)
 		if !s.Known(steps.Container, id) {
 			s.Remove("container", id, func() error { return a.remove(ctx, id) })
 		}
 	}
 	return nil
-}
-
-func writePod(bundle string, p runtime.Pod) (err error) {
-	b, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	f, err := atomicfile.New(filepath.Join(bundle, podFile), 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(b); err != nil {
-		return errors.Join(err, f.Cancel())
-	}
-	return f.Close()
-}
-
-// readPod gives what writePod wrote. A damaged file names no pod: then only what
-// can be found by the container's ID is removed.
-func readPod(bundle string) (runtime.Pod, error) {
-	var p runtime.Pod
-	b, err := os.ReadFile(filepath.Join(bundle, podFile))
-	if err != nil {
-		return p, err
-	}
-	if json.Unmarshal(b, &p) != nil {
-		return runtime.Pod{}, nil
-	}
-	return p, nil
 }

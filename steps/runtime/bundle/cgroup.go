@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -142,8 +141,8 @@ func counter(path, key string) (int, error) {
 // RemoveCgroup kills what is left in the cgroup that config.json in the bundle
 // names, and removes it in every hierarchy. Nothing there is success.
 func RemoveCgroup(dir string) error {
-	var spec specs.Spec
-	if err := readJSON(filepath.Join(dir, "config.json"), &spec); err != nil {
+	spec, err := ReadSpec(dir)
+	if err != nil {
 		return nil //nolint:nilerr // never written: then no cgroup was made either
 	}
 	if spec.Linux == nil || spec.Linux.CgroupsPath == "" {

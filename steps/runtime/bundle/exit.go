@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 const (
@@ -90,6 +91,64 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
+// podFile says where a container runs, so that it can be found with nothing but its ID.
+const podFile = "pod"
+
+// WritePod records in the bundle where the container runs.
+func WritePod(dir string, pod any) error { return writeJSON(filepath.Join(dir, podFile), pod) }
+
+// ReadPod gives what WritePod recorded; ErrNotFound if nothing was.
+func ReadPod(dir string, pod any) error { return readJSON(filepath.Join(dir, podFile), pod) }
+
+// Pods lists the bundles below dir of containers that are recorded to run.
+func Pods(dir string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*", podFile))
+	for i := range files {
+		files[i] = filepath.Dir(files[i])
+	}
+	return files, err
+}
+
+// Clean removes all that running the container left in the bundle, the record
+// of where it ran as the last. What others put there stays.
+func Clean(dir string) error {
+	var names []string
+	for _, pattern := range []string{exitFile, exitFile + ".*", runtimeExitFile, podFile + ".*", "foreign.json*"} {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		names = append(names, found...)
+	}
+	for _, n := range []string{"log.json", "init.pid", "runtime", "options.json", "work", "io", podFile} {
+		names = append(names, filepath.Join(dir, n))
+	}
+	for _, n := range names {
+		if err := os.RemoveAll(n); err != nil {
+			return fmt.Errorf("clean bundle: %w", err)
+		}
+	}
+	return nil
+}
+
+// foreignFile keeps what the daemon must know of a container of a foreign runtime.
+const foreignFile = "foreign.json"
+
+// WriteForeign keeps v in the bundle.
+func WriteForeign(dir string, v any) error { return writeJSON(filepath.Join(dir, foreignFile), v) }
+
+// ReadForeign gives what WriteForeign kept; ErrNotFound if nothing was.
+func ReadForeign(dir string, v any) error { return readJSON(filepath.Join(dir, foreignFile), v) }
+
+// ReadSpec gives the bundle's OCI spec; ErrNotFound if there is none.
+func ReadSpec(dir string) (*specs.Spec, error) {
+	var s specs.Spec
+	if err := readJSON(filepath.Join(dir, "config.json"), &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
 // RemoveExit forgets the exit of an earlier run in the same bundle.
 func RemoveExit(dir string) error {
 	var errs []error
@@ -99,4 +158,9 @@ func RemoveExit(dir string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// WriteSpec writes the bundle's OCI spec.
+func WriteSpec(dir string, s *specs.Spec) error {
+	return writeJSON(filepath.Join(dir, "config.json"), s)
 }

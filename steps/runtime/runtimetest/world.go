@@ -15,7 +15,7 @@ import (
 )
 
 // World lists what shims and containers below state could leave behind: files,
-// mounts, cgroups and processes. What outlives an action by design is left out.
+// mounts, cgroups and processes.
 func World(t testing.TB, state string) []string {
 	t.Helper()
 	var w []string
@@ -27,9 +27,7 @@ func World(t testing.TB, state string) []string {
 		if d.Name() == "rootfs" || rel == "tmp" || rel == "logs" {
 			return fs.SkipDir
 		}
-		if !strings.HasSuffix(path, "exit.json") {
-			w = append(w, "file "+rel)
-		}
+		w = append(w, "file "+rel)
 		return nil
 	})
 	if err != nil {

@@ -1,7 +1,8 @@
 // Copyright The sandflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package proctree kills a process with everything it started.
+package proctree
 
 import (
 	"bytes"
@@ -21,10 +22,11 @@ type process struct {
 	dead                 bool
 }
 
-// killTree kills an exec'd process and everything it started: its descendants
+// Kill kills an exec'd process and everything it started: its descendants
 // and its session, which the OCI runtime has made for it. It repeats until none
-// is left, since a process may have forked meanwhile.
-func killTree(ctx context.Context, pid int, exited <-chan struct{}) {
+// is left, since a process may have forked meanwhile. exited is closed when
+// pid itself has been reaped, after which its number may be another's.
+func Kill(ctx context.Context, pid int, exited <-chan struct{}) {
 	if pid <= 1 {
 		return
 	}
@@ -122,4 +124,13 @@ func readProcess(pid int) (process, error) {
 	}
 	p.dead = state == 'Z' || state == 'X'
 	return p, nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -1,0 +1,137 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandflow-cri/sandflow/steps/runtime/runtimetest"
+)
+
+// newForeignLab is a pod under the stock runc shim of a containerd of its own.
+func newForeignLab(t *testing.T) *lab {
+	t.Helper()
+	runc := runtimetest.Root(t)
+	address, shim := runtimetest.Containerd(t)
+	client, err := containerd.New(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	l := &lab{T: t, state: runtimetest.State(t), pod: Pod{ID: "pod1", Handler: "stock"}}
+	l.m = NewManager(Config{
+		State: l.state, Client: func() *containerd.Client { return client }, Namespace: "test",
+		Handlers: map[string]Handler{"stock": {Type: shim, Binary: runc}},
+	})
+	t.Cleanup(func() { _ = l.m.Close() })
+	if l.tasks, err = l.m.Tasks(l.pod); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestForeignRuntime(t *testing.T) {
+	l := newForeignLab(t)
+	id := l.script("echo out; echo err >&2; printf rest; exit 7")
+	if e := l.wait(id); e.Code != 7 {
+		t.Errorf("exit %+v, want 7", e)
+	}
+	if got := l.logged(id); got["stdout"] != "out\nrest" || got["stderr"] != "err\n" {
+		t.Errorf("log %q", got)
+	}
+	if err := l.tasks.ReopenLog(t.Context(), id); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("reopen after exit: %v", err)
+	}
+	for range 2 {
+		if e := l.delete(id); e.Code != 7 {
+			t.Errorf("delete gives %+v", e)
+		}
+	}
+	if err := l.tasks.Kill(t.Context(), id, uint32(unix.SIGTERM), false); !errdefs.IsNotFound(err) {
+		t.Errorf("kill after delete: %v", err)
+	}
+	id = l.script("sleep 1000")
+	if e := l.delete(id); e.Code != 137 {
+		t.Errorf("delete of a running container gives %+v", e)
+	}
+}
+
+func TestForeignExec(t *testing.T) {
+	l := newForeignLab(t)
+	id := l.script("sleep 1000")
+	if out, code, err := l.exec(t.Context(), id, "e1", "seq 1 100000; exit 3"); err != nil || code != 3 || !strings.HasSuffix(out, "\n100000\n") {
+		t.Errorf("exec: code %d, %v, %d bytes", code, err, len(out))
+	}
+	var out bytes.Buffer
+	code, err := l.tasks.Exec(t.Context(), ExecRequest{ID: id, ExecID: "e2", Process: process("cat"), Stdin: strings.NewReader("in"), Stdout: &out})
+	if err != nil || code != 0 || out.String() != "in" {
+		t.Errorf("exec with stdin: %q, %d, %v", out.String(), code, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, _, err := l.exec(ctx, id, "e3", "sleep 1234; true"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("exec past its deadline: %v", err)
+	}
+	if out, _, err := l.exec(t.Context(), id, "e4", "cat /proc/[0-9]*/cmdline"); err != nil || strings.Contains(out, "1234") {
+		t.Errorf("a killed exec left processes: %q, %v", out, err)
+	}
+	l.delete(id)
+}
+
+func TestForeignStreamsSurviveARestart(t *testing.T) { // cases 24 and 35
+	l := newForeignLab(t)
+	id := l.run(nil, CreateRequest{Stdin: true}, "cat")
+	say := func(word string) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r, w := io.Pipe()
+		go func() { _ = l.tasks.Attach(ctx, id, AttachRequest{Stdin: r}) }()
+		if _, err := io.WriteString(w, word+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		l.awaitLog(id, word)
+	}
+	say("first")
+	old := l.m
+	l.m = NewManager(old.cfg)
+	_ = old.Close()
+	old.foreign.forget(id) // as the kernel does it for a daemon that ends
+	var err error
+	if l.tasks, err = l.m.Tasks(l.pod); err != nil {
+		t.Fatal(err)
+	}
+	say("second")
+	if s, err := l.tasks.State(t.Context(), id); err != nil || s.Status != StatusRunning {
+		t.Errorf("state %+v, %v", s, err)
+	}
+	l.delete(id)
+}
+
+func TestForeignOOM(t *testing.T) { // case 14
+	l := newForeignLab(t)
+	limit := int64(32 << 20)
+	id := l.run(func(s *specs.Spec) {
+		s.Linux.Resources = &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit}}
+	}, CreateRequest{}, "sh", "-c", "exec tail /dev/zero")
+	if e := l.wait(id); e.Code != 137 || !e.OOMKilled {
+		t.Errorf("exit %+v", e)
+	}
+	l.delete(id)
+	if _, err := os.Stat(l.bundle(id)); err != nil {
+		t.Error(err)
+	}
+}

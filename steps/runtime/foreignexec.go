@@ -1,0 +1,206 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	runcopts "github.com/containerd/containerd/api/types/runc/options"
+	criopts "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandflow-cri/sandflow/steps/runtime/proctree"
+	"github.com/sandflow-cri/sandflow/steps/stdio"
+)
+
+// runcType is the runtime type whose options are runc's.
+const runcType = "io.containerd.runc."
+
+// isRunc tells whether a runtime's processes are processes of this node.
+func isRunc(h Handler) bool { return strings.Contains(h.Type, "runc") }
+
+// runtimeOptions are the options that a foreign shim gets, from the handler's TOML table.
+func runtimeOptions(h Handler, root string) (any, error) {
+	table, err := toml.Marshal(h.Options)
+	if err != nil {
+		return nil, fmt.Errorf("runtime options: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	var o any = &criopts.Options{}
+	if strings.HasPrefix(h.Type, runcType) {
+		if h.Root != "" {
+			root = h.Root
+		}
+		o = &runcopts.Options{BinaryName: h.Binary, SystemdCgroup: h.SystemdCgroup, Root: root}
+	} else if len(h.Options) == 0 {
+		return nil, nil //nolint:nilnil // no options
+	}
+	d := toml.NewDecoder(bytes.NewReader(table)).DisallowUnknownFields()
+	if err := d.Decode(o); err != nil {
+		return nil, fmt.Errorf("runtime options of %s: %w: %w", h.Type, err, errdefs.ErrInvalidArgument)
+	}
+	return o, nil
+}
+
+func (t *foreignTasks) Exec(ctx context.Context, r ExecRequest) (int, error) {
+	if r.Process == nil || r.ExecID == "" {
+		return 0, fmt.Errorf("exec in container %s: no process or no ID given: %w", r.ID, errdefs.ErrInvalidArgument)
+	}
+	task, nctx, err := t.foreign.task(ctx, r.ID)
+	if err != nil {
+		return 0, err
+	}
+	proc := *r.Process
+	if proc.Terminal && r.Resize != nil && proc.ConsoleSize == nil {
+		proc.ConsoleSize = firstOf(r.Resize)
+	}
+	// The process is made, ended and deleted whole, whatever becomes of the caller.
+	detached := context.WithoutCancel(nctx)
+	in := &endReader{r: r.Stdin, end: make(chan struct{})}
+	p, err := task.Exec(detached, r.ExecID, &proc, t.execIO(r, in, proc.Terminal))
+	if err != nil {
+		return 0, fmt.Errorf("exec in container %s: %w", r.ID, err)
+	}
+	code, err := t.runExec(ctx, detached, p, r, in.end)
+	if _, derr := p.Delete(detached); derr != nil && err == nil && !errdefs.IsNotFound(derr) {
+		err = derr // its output may not have been delivered
+	}
+	return code, err
+}
+
+func (t *foreignTasks) runExec(ctx, detached context.Context, p containerd.Process, r ExecRequest, stdinEnd <-chan struct{}) (int, error) {
+	status, err := p.Wait(detached)
+	if err != nil {
+		return 0, err
+	}
+	if err := p.Start(detached); err != nil {
+		return 0, fmt.Errorf("exec in container %s: %w", r.ID, err)
+	}
+	if r.Started != nil {
+		r.Started()
+	}
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go resizeAll(running, r.Resize, func(s Size) { _ = p.Resize(detached, uint32(s.Width), uint32(s.Height)) })
+	if r.Process.Terminal {
+		stdinEnd = nil // a terminal is not hung up at the end of stdin
+	}
+	go func() {
+		select {
+		case <-stdinEnd:
+			_ = p.CloseIO(detached, containerd.WithStdinCloser) // it may be over
+		case <-running.Done():
+		}
+	}()
+	select {
+	case s := <-status:
+		return int(s.ExitCode()), s.Error()
+	case <-ctx.Done():
+	}
+	t.killExec(detached, p, status)
+	return 0, ctx.Err()
+}
+
+// killExec kills an exec'd process and waits, bounded, for that. Where its
+// processes are the node's, all that it started is killed too.
+func (t *foreignTasks) killExec(ctx context.Context, p containerd.Process, status <-chan containerd.ExitStatus) {
+	exited := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if isRunc(t.handler) {
+			proctree.Kill(ctx, int(p.Pid()), exited)
+			return
+		}
+		_ = p.Kill(ctx, unix.SIGKILL) // gone is as good
+	}()
+	timer := time.NewTimer(killWait)
+	defer timer.Stop()
+	select {
+	case <-status:
+		close(exited)
+	case <-timer.C:
+		return
+	}
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+}
+
+func (t *foreignTasks) execIO(r ExecRequest, in *endReader, terminal bool) cio.Creator {
+	var stdin io.Reader
+	if r.Stdin != nil {
+		stdin = in
+	}
+	orDiscard := func(w io.Writer) io.Writer {
+		if w == nil {
+			return io.Discard
+		}
+		return w
+	}
+	opts := []cio.Opt{
+		cio.WithStreams(stdin, orDiscard(r.Stdout), orDiscard(r.Stderr)),
+		cio.WithFIFODir(fifoPath(t.foreign.m.bundle(r.ID), "")),
+	}
+	if terminal {
+		opts = append(opts, cio.WithTerminal)
+	}
+	return cio.NewCreator(opts...)
+}
+
+// endReader tells when it has been read to its end.
+type endReader struct {
+	r    io.Reader
+	once sync.Once
+	end  chan struct{}
+}
+
+func (e *endReader) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	if err != nil {
+		e.once.Do(func() { close(e.end) })
+	}
+	return n, err
+}
+
+func (t *foreignTasks) Attach(ctx context.Context, id string, r AttachRequest) error {
+	hub, err := t.foreign.hub(ctx, id)
+	if err != nil {
+		return err
+	}
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if task, nctx, err := t.foreign.task(running, id); err == nil {
+		go resizeAll(running, r.Resize, func(s Size) { _ = task.Resize(nctx, uint32(s.Width), uint32(s.Height)) })
+	}
+	return hub.Attach(ctx, stdio.Attachment{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr})
+}
+
+// resizeAll passes sizes on until there are no more or ctx ends.
+func resizeAll(ctx context.Context, sizes <-chan Size, resize func(Size)) {
+	if sizes == nil {
+		return
+	}
+	for {
+		select {
+		case s, ok := <-sizes:
+			if !ok {
+				return
+			}
+			resize(s)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
