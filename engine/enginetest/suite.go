@@ -32,8 +32,9 @@ type Subject struct {
 	World func(t *testing.T, id string) []string
 	// Check, if set, is called after each Do that must succeed.
 	Check func(t *testing.T, r *engine.Run)
-	// CancelAfter are the times into Do at which its context is cancelled;
-	// default 0 (before it begins), 1 ms, 5 ms and 25 ms.
+	// CancelAfter are the times into Do at which its context is cancelled. The
+	// default is before it begins, and at a quarter, half and three quarters of
+	// the time that an undisturbed Do took.
 	CancelAfter []time.Duration
 	// NoTrace is set for an action whose Do leaves nothing in World to see.
 	NoTrace bool
@@ -42,19 +43,26 @@ type Subject struct {
 // Suite runs all cases, each with an id of its own.
 func Suite(t *testing.T, s Subject) {
 	t.Helper()
-	if len(s.CancelAfter) == 0 {
-		s.CancelAfter = []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 25 * time.Millisecond}
-	}
-	t.Run("do undo", s.run(func(c *try) { c.do(); c.undo() }))
+	took := time.Duration(0)
+	t.Run("do undo", s.run(func(c *try) {
+		start := time.Now()
+		c.do()
+		took = time.Since(start)
+		c.undo()
+	}))
 	t.Run("do undo undo", s.run(func(c *try) { c.do(); c.undo(); c.undo() }))
 	t.Run("do undo do undo", s.run(func(c *try) { c.do(); c.undo(); c.forget(); c.do(); c.undo() }))
 	t.Run("undo without do", s.run(func(c *try) { c.undo() }))
 	t.Run("undo that knows the id only", s.run(func(c *try) { c.values = nil; c.undo() }))
 	t.Run("crash that lost the result", s.run(func(c *try) { c.do(); c.forget(); c.undo() }))
 	t.Run("crash that lost the record", s.run(func(c *try) { c.do(); c.forget(); c.values = nil; c.undo() }))
-	for _, after := range s.CancelAfter {
-		t.Run(fmt.Sprintf("cancel after %v", after), s.run(func(c *try) { c.cancel(after); c.undo() }))
-		t.Run(fmt.Sprintf("cancel after %v and crash", after), s.run(func(c *try) { c.cancel(after); c.forget(); c.undo() }))
+	points := s.CancelAfter
+	if len(points) == 0 {
+		points = []time.Duration{0, took / 4, took / 2, took * 3 / 4}
+	}
+	for i, after := range points {
+		t.Run(fmt.Sprintf("cancel at point %d", i), s.run(func(c *try) { c.cancel(after); c.undo() }))
+		t.Run(fmt.Sprintf("cancel at point %d and crash", i), s.run(func(c *try) { c.cancel(after); c.forget(); c.undo() }))
 	}
 	t.Run("sweep", s.run(func(c *try) { c.sweep() }))
 }
