@@ -51,7 +51,8 @@ func New(w io.Writer, level, format string) (klog.Logger, error) {
 	default:
 		return klog.Logger{}, fmt.Errorf("no log format %q: want text or json", format)
 	}
-	return logr.New(&gate{LogSink: base.GetSink(), verbosity: verbosity}), nil
+	// The gate is one more frame between the caller and the sink.
+	return logr.New(&gate{LogSink: base.WithCallDepth(1).GetSink(), verbosity: verbosity}), nil
 }
 
 // Install makes l the logger of all that use klog, contextually or not.
@@ -73,6 +74,9 @@ type gate struct {
 	verbosity int
 }
 
+// Init does nothing: the sink inside has been told.
+func (*gate) Init(logr.RuntimeInfo) {}
+
 func (g *gate) Enabled(level int) bool {
 	return level <= max(0, g.verbosity) && (g.verbosity > errorsOnly) && g.LogSink.Enabled(level)
 }
@@ -83,6 +87,9 @@ func (g *gate) Info(level int, msg string, kv ...any) {
 	}
 	g.LogSink.Info(level, msg, kv...)
 }
+
+// Error is as many frames deep as Info.
+func (g *gate) Error(err error, msg string, kv ...any) { g.LogSink.Error(err, msg, kv...) }
 
 func warns(kv []any) bool {
 	for i := 0; i+1 < len(kv); i += 2 {

@@ -43,6 +43,25 @@ func TestLevels(t *testing.T) {
 	}
 }
 
+func TestCallerIsNamed(t *testing.T) {
+	var b bytes.Buffer
+	l, err := New(&b, "info", Text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Info("one")
+	l.WithName("x").WithValues("k", 1).Error(nil, "two")
+	Warn(l, "three")
+	if err := Install(l, "info"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(klog.ClearLogger)
+	klog.FromContext(t.Context()).Info("four")
+	if n := strings.Count(b.String(), "logging_test.go:"); n != 4 {
+		t.Errorf("%d of 4 lines name their caller:\n%s", n, b.String())
+	}
+}
+
 func TestUnknownLevelAndFormat(t *testing.T) {
 	if _, err := New(nil, "loud", Text); err == nil {
 		t.Error("level loud is accepted")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -61,6 +62,7 @@ func Run(ctx context.Context, cfg *config.Config) error {
 	if err == nil {
 		klog.FromContext(ctx).Info("Serving", "version", version.String(), "socket", cfg.CRI.Socket, "took", time.Since(i.began).Round(time.Millisecond))
 		notify(ctx, daemon.SdNotifyReady)
+		debug.FreeOSMemory() // starting took more than serving does
 		err = i.tasks.wait(ctx)
 		notify(ctx, daemon.SdNotifyStopping)
 		klog.FromContext(ctx).Info("Stopping; pods go on running")
