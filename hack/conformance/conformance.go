@@ -152,9 +152,13 @@ func read(path string) ([]Spec, error) {
 // short takes away the mark that all names begin with.
 func short(name string) string { return strings.TrimPrefix(name, "[k8s.io] ") }
 
+// oneLine keeps what a failure's message begins with, and what the runtime said.
 func oneLine(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
-	const most = 300
+	const head, most = 120, 700
+	if i := strings.Index(s, "desc = "); i > head {
+		s = s[:head] + " … " + s[i:]
+	}
 	if len(s) > most {
 		s = s[:most] + " …"
 	}
