@@ -78,7 +78,7 @@ type cli struct {
 func newCLI(out, errs io.Writer) *cli { return &cli{out: out, errs: errs, now: time.Now} }
 
 func (c *cli) run(ctx context.Context, args []string) int {
-	root := c.root()
+	root := c.root() //nolint:contextcheck // the commands get it from cobra
 	root.SetArgs(args)
 	root.SetOut(c.out)
 	root.SetErr(c.errs)

@@ -41,7 +41,7 @@ func (c *cli) configCmd() *cobra.Command {
 			Long: `Check a configuration file, TOML or JSON, the way the daemon does when it starts:
 keys, values, and the flows against the actions of this build. Nothing is
 started. Exit code 4 if anything is wrong.`,
-			RunE: func(_ *cobra.Command, args []string) error { return c.check(args[0]) },
+			RunE: func(cmd *cobra.Command, args []string) error { return c.check(cmd.Context(), args[0]) },
 		},
 	)
 	return cmd
@@ -61,13 +61,13 @@ type fault struct {
 	Known   []string `json:"known,omitempty"`
 }
 
-func (c *cli) check(file string) error {
+func (c *cli) check(ctx context.Context, file string) error {
 	if _, err := os.Stat(file); err != nil {
 		return fmt.Errorf("check the configuration: %w", err)
 	}
 	cfg, err := config.Load(file, config.Overrides{})
 	if err == nil {
-		err = assembly.Check(cfg)
+		err = assembly.Check(ctx, cfg)
 	}
 	v := verdict{File: file, OK: err == nil, Faults: faults(err)}
 	switch {

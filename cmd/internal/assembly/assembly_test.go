@@ -13,12 +13,12 @@ import (
 )
 
 func TestDefaultIsGood(t *testing.T) {
-	if err := Check(config.Default()); err != nil {
+	if err := Check(t.Context(), config.Default()); err != nil {
 		t.Error(err)
 	}
 	c, err := config.Parse("c.toml", []byte("[containerd.plugins.\"io.containerd.metadata.v1.bolt\"]\nno_sync = true\n"))
 	if err == nil {
-		err = Check(c)
+		err = Check(t.Context(), c)
 	}
 	if err != nil {
 		t.Error(err)
@@ -70,7 +70,7 @@ func TestRefusals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = Check(cfg)
+			err = Check(t.Context(), cfg)
 			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
 				t.Fatalf("error\n%v\nwant\n%s", err, tt.want)
 			}

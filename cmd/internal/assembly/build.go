@@ -102,7 +102,7 @@ func uses(flows map[string]map[string]engine.FlowConfig, action string) bool {
 
 // Check puts together what the daemon would run, without a containerd, a
 // journal or any effect, and says what is wrong with it.
-func Check(c *config.Config) error {
+func Check(ctx context.Context, c *config.Config) error {
 	if err := checkPlugins(c); err != nil {
 		return err
 	}
@@ -111,7 +111,6 @@ func Check(c *config.Config) error {
 		return err
 	}
 	set := plugin.NewPluginSet()
-	ctx := context.Background()
 	carrier := plugin.Registration{Type: steps.ServicesPlugin, ID: "dry", InitFn: func(*plugin.InitContext) (any, error) {
 		return services, nil
 	}}

@@ -21,10 +21,12 @@ import (
 
 // The services and the engine are plugins of the same graph as containerd's
 // own and the actions: store → services → actions → engine.
+const enginePlugin plugin.Type = "io.sandflow.engine.v1"
+
+// IDs of the plugins.
 const (
-	enginePlugin plugin.Type = "io.sandflow.engine.v1"
-	engineID                 = "engine"
-	servicesID               = "services"
+	engineID   = "engine"
+	servicesID = "services"
 )
 
 // launch is what the plugins are given and what they leave. It travels in the
@@ -103,13 +105,13 @@ func startGraph(ctx context.Context, l *launch) (*snapshot.Store, error) {
 	switch {
 	case l.err != nil: // the cause, without the graph around it
 		if err == nil {
-			_ = store.Close()
+			_ = store.Close() //nolint:contextcheck // it takes none
 		}
 		return nil, l.err
 	case err != nil:
 		return nil, fmt.Errorf("start the image store: %w", err)
 	case l.engine == nil:
-		_ = store.Close()
+		_ = store.Close() //nolint:contextcheck // it takes none
 		return nil, fmt.Errorf("start the image store: plugin %s was not loaded", enginePlugin)
 	}
 	return store, nil

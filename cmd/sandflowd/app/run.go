@@ -113,13 +113,13 @@ func (i *instance) takeDirectories(_, _ context.Context) error {
 }
 
 // check refuses what is wrong before anything has been touched.
-func (i *instance) check(_, _ context.Context) error {
+func (i *instance) check(ctx, _ context.Context) error {
 	shim, err := findShim(i.cfg)
 	if err != nil {
 		return err
 	}
 	i.cfg.Runtime.Shim = shim
-	return assembly.Check(i.cfg)
+	return assembly.Check(ctx, i.cfg)
 }
 
 func (i *instance) startMetrics(ctx, _ context.Context) error {
@@ -150,7 +150,7 @@ func (i *instance) startEngine(ctx, life context.Context) error {
 		return errors.Join(err, journal.Close())
 	}
 	s, e := i.launch.services, i.launch.engine
-	i.onStop(func(context.Context) error { return store.Close() })
+	i.onStop(func(context.Context) error { return store.Close() }) //nolint:contextcheck // it takes none
 	i.onStop(func(context.Context) error {
 		s.CNI.Close()
 		return s.Runtime.Close()

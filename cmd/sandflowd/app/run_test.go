@@ -86,7 +86,7 @@ func run(t *testing.T, cfg *config.Config) (stop func() error) {
 			t.Fatalf("the daemon ended: %v", err)
 		case <-time.After(10 * time.Millisecond):
 		}
-		if c, err := net.Dial("unix", cfg.CRI.Socket); err == nil { //nolint:noctx // local
+		if c, err := net.Dial("unix", cfg.CRI.Socket); err == nil {
 			_ = c.Close()
 			return stop
 		}
@@ -162,7 +162,8 @@ func TestRefusedStarts(t *testing.T) {
 		{"no shim", func(_ *testing.T, c *config.Config) { c.Runtime.Shim = "no-such-shim" }, "runtime.shim: there is no program \"no-such-shim\""},
 		{"unknown action", func(_ *testing.T, c *config.Config) { c.Workflows.Container.Start.Steps = [][]string{{"tsk"}} }, "workflows.container.start.steps[0][0]: unknown action \"tsk\""},
 		{"metrics address taken", func(t *testing.T, c *config.Config) {
-			l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // local
+			t.Helper()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -170,12 +171,14 @@ func TestRefusedStarts(t *testing.T) {
 			c.Metrics.Address = l.Addr().String()
 		}, "metrics.address: listen on"},
 		{"socket is a file", func(t *testing.T, c *config.Config) {
+			t.Helper()
 			c.CRI.Socket = filepath.Join(t.TempDir(), "file")
 			if err := os.WriteFile(c.CRI.Socket, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, "cri.socket: "},
 		{"broken journal", func(t *testing.T, c *config.Config) {
+			t.Helper()
 			if err := os.MkdirAll(c.JournalPath(), 0o700); err != nil {
 				t.Fatal(err)
 			}
