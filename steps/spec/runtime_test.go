@@ -274,3 +274,35 @@ func TestRealDevices(t *testing.T) {
 	})
 	has(t, out, "yes")
 }
+
+// Case 63, with real mounts: propagation as named, and refused where the source cannot give it.
+func TestPropagation(t *testing.T) {
+	s := newSandbox(t, "runc")
+	source := filepath.Join(s.dir, "source")
+	if err := os.MkdirAll(filepath.Join(source, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(source, source, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unmount(t, source) })
+	both := runtime.MountPropagation_PROPAGATION_BIDIRECTIONAL
+	mount := &runtime.Mount{HostPath: source, ContainerPath: "/m", Propagation: both}
+	if err := unix.Mount("", source, "", unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkShared(source, both); err == nil {
+		t.Error("a private source was not refused")
+	}
+	if err := unix.Mount("", source, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	s.run("mount -t tmpfs inner /m/sub && echo x > /m/sub/file", func(_ *input, c *runtime.ContainerConfig, p *runtime.PodSandboxConfig) {
+		c.Mounts = append(c.Mounts, mount)
+		c.Linux.SecurityContext.Privileged, p.Linux.SecurityContext.Privileged = true, true
+	})
+	if _, err := os.Stat(filepath.Join(source, "sub/file")); err != nil {
+		t.Errorf("the mount made in the container is not here: %v", err)
+	}
+	unmount(t, filepath.Join(source, "sub"))
+}

@@ -58,15 +58,23 @@ func chownAll(t *testing.T, root string, id int) {
 func TestUserNamespace(t *testing.T) {
 	s := newSandbox(t, "runc")
 	s.useUserNamespace()
-	out := s.run("id -u; cat /proc/self/uid_map | tr -s ' '; pwd; stat -c '%u' /; grep -q ' /sys sysfs ro,' /proc/mounts && echo sys ro", func(in *input, c *runtime.ContainerConfig, p *runtime.PodSandboxConfig) {
+	owned := filepath.Join(s.dir, "owned")
+	if err := os.Mkdir(owned, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(owned, 1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	out := s.run("id -u; cat /proc/self/uid_map | tr -s ' '; pwd; stat -c '%u' /; grep -q ' /sys sysfs ro,' /proc/mounts && echo sys ro; stat -c 'mount %u' /m", func(in *input, c *runtime.ContainerConfig, p *runtime.PodSandboxConfig) {
 		ids := []*runtime.IDMapping{{HostId: firstID, Length: idCount}}
 		p.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtime.UserNamespace{Uids: ids, Gids: ids}
 		in.Pod.Namespaces.User = fmt.Sprintf("/proc/%d/ns/user", s.pid)
 		c.Linux.SecurityContext.RunAsUser = value(1000)
 		c.WorkingDir = "/made"
+		c.Mounts = append(c.Mounts, &runtime.Mount{HostPath: owned, ContainerPath: "/m", UidMappings: ids, GidMappings: ids})
 		chownAll(t, in.Rootfs.Path, firstID)
 	})
-	has(t, out, "1000", " 0 100000 65536", "/made", "0", "sys ro")
+	has(t, out, "1000", " 0 100000 65536", "/made", "0", "sys ro", "mount 1000")
 }
 
 // A process added to a running container is confined as its first one.
