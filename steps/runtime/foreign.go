@@ -48,7 +48,17 @@ func newForeign(m *Manager) *foreign {
 	return &foreign{m: m, ctx: ctx, cancel: cancel, hubs: map[string]*stdio.Hub{}}
 }
 
-func (f *foreign) close() { f.cancel() }
+// close lets go of all streams; the containers run on.
+func (f *foreign) close() {
+	f.cancel()
+	f.mu.Lock()
+	hubs := f.hubs
+	f.hubs = map[string]*stdio.Hub{}
+	f.mu.Unlock()
+	for _, h := range hubs {
+		_ = h.Abandon() // a log that cannot be closed has told so before
+	}
+}
 
 // client gives containerd's client and a context with its namespace.
 func (f *foreign) client(ctx context.Context) (*containerd.Client, context.Context, error) {

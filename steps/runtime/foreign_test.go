@@ -109,7 +109,6 @@ func TestForeignStreamsSurviveARestart(t *testing.T) { // cases 24 and 35
 	old := l.m
 	l.m = NewManager(old.cfg)
 	_ = old.Close()
-	old.foreign.forget(id) // as the kernel does it for a daemon that ends
 	var err error
 	if l.tasks, err = l.m.Tasks(l.pod); err != nil {
 		t.Fatal(err)

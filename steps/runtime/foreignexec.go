@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -27,8 +28,11 @@ import (
 // runcType is the runtime type whose options are runc's.
 const runcType = "io.containerd.runc."
 
-// isRunc tells whether a runtime's processes are processes of this node.
-func isRunc(h Handler) bool { return strings.Contains(h.Type, "runc") }
+// isRunc tells whether the runtime is containerd's own for runc: it takes runc's
+// options, and its processes are processes of this node.
+func isRunc(h Handler) bool {
+	return strings.HasPrefix(h.Type, runcType) || strings.HasPrefix(filepath.Base(h.Type), "containerd-shim-runc-")
+}
 
 // runtimeOptions are the options that a foreign shim gets, from the handler's TOML table.
 func runtimeOptions(h Handler, root string) (any, error) {
@@ -37,7 +41,7 @@ func runtimeOptions(h Handler, root string) (any, error) {
 		return nil, fmt.Errorf("runtime options: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	var o any = &criopts.Options{}
-	if strings.HasPrefix(h.Type, runcType) {
+	if isRunc(h) {
 		if h.Root != "" {
 			root = h.Root
 		}

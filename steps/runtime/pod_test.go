@@ -91,6 +91,7 @@ func (l *lab) create(change func(*specs.Spec), r CreateRequest, args ...string) 
 		r.LogPath = l.logPath(r.ID)
 	}
 	runtimetest.Bundle(l, r.Bundle, r.ID, change, args...)
+	l.Cleanup(func() { _, _ = l.tasks.Delete(context.Background(), r.ID, r.Bundle) }) // also of a failed test
 	if _, err := l.tasks.Create(l.Context(), r); err != nil {
 		l.Fatalf("create: %v", err)
 	}
@@ -147,9 +148,9 @@ func (l *lab) logged(id string) map[string]string {
 }
 
 func (l *lab) exec(ctx context.Context, id, execID, script string) (string, int, error) {
-	var out bytes.Buffer
-	code, err := l.tasks.Exec(ctx, ExecRequest{ID: id, ExecID: execID, Stdout: &out, Stderr: &out, Process: process("sh", "-c", script)})
-	return out.String(), code, err
+	var out, errs bytes.Buffer
+	code, err := l.tasks.Exec(ctx, ExecRequest{ID: id, ExecID: execID, Stdout: &out, Stderr: &errs, Process: process("sh", "-c", script)})
+	return out.String() + errs.String(), code, err
 }
 
 func process(args ...string) *specs.Process {

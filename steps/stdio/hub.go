@@ -48,6 +48,7 @@ type Hub struct {
 
 	mu      sync.Mutex
 	clients map[*client]struct{}
+	readers []io.ReadCloser
 	ended   bool
 }
 
@@ -71,6 +72,9 @@ func (h *Hub) Start(stdout, stderr io.ReadCloser) {
 		if r == nil {
 			continue
 		}
+		h.mu.Lock()
+		h.readers = append(h.readers, r)
+		h.mu.Unlock()
 		wg.Go(func() { h.copy(stream, r) })
 	}
 	go func() {
@@ -127,6 +131,25 @@ func (h *Hub) end() {
 func (h *Hub) Close() error {
 	h.end()
 	return h.log.Close()
+}
+
+// Abandon stops reading a container that runs on, for one who will take it up
+// again by the same FIFOs. A line that has begun is logged as a partial one;
+// the container's stdin stays open.
+func (h *Hub) Abandon() error {
+	if h.stdin != nil {
+		h.stdin.abandon()
+	}
+	h.mu.Lock()
+	readers := h.readers
+	h.mu.Unlock()
+	for _, r := range readers {
+		if d, ok := r.(interface{ SetReadDeadline(time.Time) error }); ok {
+			_ = d.SetReadDeadline(time.Unix(1, 0)) // closed: then it has been read to its end
+		}
+	}
+	h.Finish(stallTimeout)
+	return h.Close()
 }
 
 // Reopen opens the log file anew, after a rotation. ErrFailedPrecondition if the container is over.

@@ -83,3 +83,8 @@ func (in *input) close() {
 		}
 	})
 }
+
+// abandon lets go of the container's stdin without closing it for the container.
+func (in *input) abandon() {
+	in.done.Do(func() { _ = in.file.Close() })
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
 	"sync"
 	"syscall"
 
@@ -78,8 +79,9 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
+// ignoreClosed takes being told to stop for the end.
 func ignoreClosed(err error) error {
-	if errors.Is(err, fs.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, fs.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
 		return nil
 	}
 	return err
