@@ -143,10 +143,10 @@ func (a *Action) Sweep(ctx context.Context, s *engine.Sweep) error {
 
 func shimDir(podDir string) string { return filepath.Join(podDir, "shim") }
 
-// sharedPID tells whether the pod's containers share one PID namespace.
+// sharedPID tells whether the pod's containers share one PID namespace. That is
+// the CRI's zero value, and so holds for a pod that does not say.
 func sharedPID(c *criruntime.PodSandboxConfig) bool {
-	o := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	return o != nil && o.Pid == criruntime.NamespaceMode_POD
+	return c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == criruntime.NamespaceMode_POD
 }
 
 // initCgroup puts the init where a pause container would be. Under systemd it stays with the shim.
