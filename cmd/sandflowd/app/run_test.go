@@ -141,6 +141,31 @@ func TestStartServeStop(t *testing.T) {
 	}
 }
 
+// TestWhatIsMissingIsACondition: without an OCI runtime and a network the daemon
+// serves, and says why no pod can run.
+func TestWhatIsMissingIsACondition(t *testing.T) {
+	cfg := testConfig(t)
+	h := cfg.Runtime.Handlers["runc"]
+	h.Binary = "/nowhere/runc"
+	cfg.Runtime.Handlers["runc"] = h
+	run(t, cfg)
+	r, err := runtime.NewRuntimeServiceClient(dial(t, cfg.CRI.Socket)).Status(t.Context(), &runtime.StatusRequest{Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range r.GetStatus().GetConditions() {
+		if c.GetStatus() || c.GetReason() == "" || c.GetMessage() == "" {
+			t.Errorf("condition %v", c)
+		}
+	}
+	if got := r.GetStatus().GetConditions()[0].GetMessage(); !strings.Contains(got, "/nowhere/runc") {
+		t.Errorf("the message does not name the runtime: %s", got)
+	}
+	if !strings.Contains(r.GetInfo()["config"], cfg.State) || !strings.Contains(r.GetInfo()["flows"], "create") {
+		t.Errorf("info is %v", r.GetInfo())
+	}
+}
+
 func TestSecondDaemonIsRefused(t *testing.T) {
 	cfg := testConfig(t)
 	run(t, cfg)
