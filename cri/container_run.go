@@ -47,7 +47,7 @@ func (s *Server) StartContainer(ctx context.Context, r *runtime.StartContainerRe
 		s.recordFailedStart(context.WithoutCancel(ctx), c, err)
 		return nil, fmt.Errorf("start container %s: %w", c.ID, err)
 	}
-	s.monitor.container(c.ID)
+	s.monitor.container(c.ID) //nolint:contextcheck // see watch
 	return &runtime.StartContainerResponse{}, nil
 }
 
@@ -76,7 +76,7 @@ func (s *Server) StopContainer(ctx context.Context, r *runtime.StopContainerRequ
 	if err != nil {
 		return nil, fmt.Errorf("stop container: %w", err)
 	}
-	if c.running() != nil {
+	if c.state() != runtime.ContainerState_CONTAINER_RUNNING {
 		return &runtime.StopContainerResponse{}, nil
 	}
 	if grace := time.Duration(r.GetTimeout()) * time.Second; grace > 0 {

@@ -14,9 +14,10 @@ import (
 
 // podInfo is the verbose part of PodSandboxStatus: what crictl inspectp shows.
 func (s *Server) podInfo(p pod) (map[string]string, error) {
-	ns, _, _ := steps.PodNamespaces.Get(p.View) //nolint:errcheck // shown as far as it is readable
-	net, _, _ := steps.PodNetwork.Get(p.View)   //nolint:errcheck // as above
-	shim, _, _ := steps.PodShim.Get(p.View)     //nolint:errcheck // as above
+	// Shown as far as it is readable.
+	ns, _, _ := steps.PodNamespaces.Get(p.View)
+	net, _, _ := steps.PodNetwork.Get(p.View)
+	shim, _, _ := steps.PodShim.Get(p.View)
 	return asInfo(map[string]any{
 		"pid": shim.PID, "config": protoOf(p.config), "runtimeHandler": p.request.Handler,
 		"station": p.Station, "phase": p.Phase, "error": p.Error, "attempts": p.Attempts,

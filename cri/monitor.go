@@ -20,7 +20,7 @@ import (
 // monitor watches what ends by itself: the processes of containers and the
 // shims of pods. It owns one goroutine for each and waits for them in run.
 //
-// mu guards the two maps alone; it is never held across a call that can block.
+// mu guards the maps alone; it is never held across a call that can block.
 type monitor struct {
 	engine  *engine.Engine
 	runtime *runtime.Manager
@@ -31,10 +31,11 @@ type monitor struct {
 	watchers sync.WaitGroup
 	watched  map[string]bool // containers and pods with a watcher
 	dead     map[string]bool // pods whose shim went away unasked
+	killed   map[string]bool // containers that are being taken down by force
 }
 
 func newMonitor(e *engine.Engine, m *runtime.Manager) *monitor {
-	return &monitor{engine: e, runtime: m, watched: map[string]bool{}, dead: map[string]bool{}}
+	return &monitor{engine: e, runtime: m, watched: map[string]bool{}, dead: map[string]bool{}, killed: map[string]bool{}}
 }
 
 // run takes up what stands and watches until ctx ends.
@@ -44,19 +45,20 @@ func (m *monitor) run(ctx context.Context) {
 	m.mu.Unlock()
 	for _, v := range m.engine.List(steps.Sandbox) {
 		if v.Phase == engine.Standing && v.Station == steps.Ready {
-			m.pod(v.ID)
+			m.pod(v.ID) //nolint:contextcheck // see watch
 		}
 	}
 	for _, v := range m.engine.List(steps.Container) {
 		if v.Station == steps.Running && v.Phase == engine.Standing {
-			m.container(v.ID)
+			m.container(v.ID) //nolint:contextcheck // see watch
 		}
 	}
 	<-ctx.Done()
 	m.watchers.Wait()
 }
 
-// watch runs f in a goroutine of the monitor's, once per id.
+// watch runs f in a goroutine of the monitor's, once per id. It ends with run, and
+// not with the request that brought it about.
 func (m *monitor) watch(id string, f func(context.Context)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,7 +82,7 @@ func (m *monitor) pod(id string) {
 		if !ok {
 			return
 		}
-		gone, err := m.runtime.Alive(runtimePod(newPod(v)))
+		gone, err := m.runtime.Alive(runtimePod(newPod(v))) //nolint:contextcheck // lives as long as the shim
 		if err == nil {
 			select {
 			case <-gone:
@@ -191,10 +193,35 @@ func (m *monitor) await(ctx context.Context, id string) (steps.Exit, error) {
 		return unknownExit(task), err
 	}
 	ended, err := tasks.Wait(ctx, id)
-	if err != nil {
-		return unknownExit(task), err
+	if err == nil {
+		return exitOf(task, ended), nil
 	}
-	return exitOf(task, ended), nil
+	if werr := watchOrphan(ctx, id, task.PID); werr != nil {
+		return unknownExit(task), errors.Join(err, werr)
+	}
+	if m.isKilled(id) {
+		return killedExit(task), nil
+	}
+	return unknownExit(task), err
+}
+
+func (m *monitor) isKilled(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.killed[id]
+}
+
+// killing marks a container as being taken down by force, until the function it
+// gives is called.
+func (m *monitor) killing(id string) (done func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.killed[id] = true
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.killed, id)
+	}
 }
 
 // forceStop takes the task of a container down from outside and records the
@@ -204,14 +231,15 @@ func (m *monitor) forceStop(ctx context.Context, id string) error {
 	if !ok {
 		return nil
 	}
-	task, _, _ := steps.ContainerTask.Get(v) //nolint:errcheck // a damaged slot is no reason not to kill
+	defer m.killing(id)()
+	task, _, _ := steps.ContainerTask.Get(v) // a damaged slot is no reason not to kill
 	if err := m.engine.Descend(ctx, steps.Container, steps.Stop, id, engine.DescendOptions{Interrupt: true}); err != nil {
 		return fmt.Errorf("take down its task: %w", err)
 	}
 	if task.PID == 0 {
 		return nil // it never ran
 	}
-	killed := exitOf(task, runtime.Exit{Code: 137, At: time.Now()})
+	killed := killedExit(task)
 	err := m.engine.Update(ctx, steps.Container, id, func(v *engine.View) ([]engine.Value, error) {
 		if newContainer(v).exit != nil {
 			return nil, nil
@@ -225,7 +253,7 @@ func (m *monitor) forceStop(ctx context.Context, id string) error {
 }
 
 func (m *monitor) podOf(c container) runtime.Pod {
-	view, _, _ := steps.ContainerPod.Get(c.View) //nolint:errcheck // the zero value is refused by name in Tasks
+	view, _, _ := steps.ContainerPod.Get(c.View) // the zero value is refused by name in Tasks
 	return runtime.Pod{
 		ID: c.request.PodID, Handler: view.Pod.Handler,
 		Address: view.Shim.Address, Streams: view.Shim.Streams,
@@ -233,7 +261,7 @@ func (m *monitor) podOf(c container) runtime.Pod {
 }
 
 func runtimePod(p pod) runtime.Pod {
-	shim, _, _ := steps.PodShim.Get(p.View) //nolint:errcheck // the zero value is refused by name in Alive
+	shim, _, _ := steps.PodShim.Get(p.View) // the zero value is refused by name in Alive
 	return runtime.Pod{ID: p.ID, Handler: p.request.Handler, Address: shim.Address, Streams: shim.Streams}
 }
 
@@ -249,6 +277,11 @@ func exitOf(task steps.Task, e runtime.Exit) steps.Exit {
 	return exit
 }
 
+// killedExit is that of a container taken down by force.
+func killedExit(task steps.Task) steps.Exit {
+	return exitOf(task, runtime.Exit{Code: killedExitCode, At: time.Now()})
+}
+
 // unknownExit is reported when a container is gone and nobody knows how it ended.
 func unknownExit(task steps.Task) steps.Exit {
 	return steps.Exit{
@@ -257,4 +290,7 @@ func unknownExit(task steps.Task) steps.Exit {
 	}
 }
 
-const unknownExitCode = 255
+const (
+	unknownExitCode = 255
+	killedExitCode  = 128 + 9 // as a shell tells of SIGKILL
+)

@@ -37,7 +37,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, r *runtime.RunPodSandboxRequ
 	if err != nil {
 		return nil, fmt.Errorf("run sandbox %s: %w", name, err)
 	}
-	s.monitor.pod(id)
+	s.monitor.pod(id) //nolint:contextcheck // see watch
 	if ctx.Err() != nil {
 		s.unclaimed.add(id, r)
 	}

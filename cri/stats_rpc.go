@@ -62,7 +62,7 @@ func (s *Server) containerStats(ctx context.Context, c container) (*runtime.Cont
 		return nil, nil, fmt.Errorf("stats of container %s: %w", c.ID, err)
 	}
 	told.WritableLayer = layer
-	if c.running() != nil {
+	if c.state() != runtime.ContainerState_CONTAINER_RUNNING {
 		return told, nil, nil
 	}
 	written, err := steps.ContainerSpec.Need(c.View)
