@@ -37,6 +37,8 @@ type container struct {
 	failed error         // why; set before made is closed
 	hub    *stdio.Hub    // nil if the caller owns stdio; set before made is closed
 	memory string        // directory of its memory cgroup
+	// closeStdin closes the end of stdin's pipe that is kept for the runtime.
+	closeStdin func()
 	pid    int
 
 	fdLock sync.Mutex // held while pidfd is used or closed
@@ -77,6 +79,7 @@ func (p *pod) create(ctx context.Context, c *container, r *shimapi.CreateRequest
 		return err
 	}
 	defer pipes.closeTheirs()
+	c.closeStdin = pipes.closeStdin
 	c.hub, err = stdio.New(stdio.Options{
 		LogPath: r.LogPath, MaxLine: int(r.MaxLogLine), Stdin: pipes.ours.stdin,
 		StdinOnce:  r.StdinOnce && !r.Terminal, // closing a terminal would hang up on the container
@@ -183,6 +186,9 @@ func (c *container) release() {
 	close(c.removed)
 	if c.hub != nil {
 		_ = c.hub.Close()
+	}
+	if c.closeStdin != nil {
+		c.closeStdin()
 	}
 	c.fdLock.Lock()
 	defer c.fdLock.Unlock()

@@ -63,12 +63,11 @@ func (p *pod) exec(ctx context.Context, wire *stdio.Conn, req stdio.Request, in 
 	})
 	code, err := e.wait()
 	close(exited)
+	e.pipes.closeStdin()
+	closeFiles(e.pipes.ours.stdin)
 	e.wg.Wait()
 	if !stop() {
 		<-killed
-	}
-	if e.pipes.ours.stdin != nil {
-		_ = e.pipes.ours.stdin.Close()
 	}
 	e.delete()
 	return code, err
@@ -95,11 +94,13 @@ func (e *execution) start(ctx context.Context, req stdio.Request) error {
 	defer cancel()
 	if _, err := e.pod.tasks.Exec(ctx, r); err != nil {
 		e.pipes.closeOurs()
+		e.pipes.closeStdin()
 		return fmt.Errorf("exec in container %s: %w", e.id, errgrpc.ToNative(err))
 	}
 	started, err := e.pod.tasks.Start(ctx, &taskapi.StartRequest{ID: e.id, ExecID: e.exec})
 	if err != nil {
 		e.pipes.closeOurs()
+		e.pipes.closeStdin()
 		_, _ = e.pod.tasks.Delete(ctx, &taskapi.DeleteRequest{ID: e.id, ExecID: e.exec})
 		return fmt.Errorf("exec in container %s: %w", e.id, errgrpc.ToNative(err))
 	}

@@ -11,19 +11,22 @@ import (
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"github.com/containerd/cgroups/v3/cgroup2"
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
 )
 
-// clone starts this program as PID 1 of new PID, mount and cgroup namespaces
-// that the user namespace owns.
+// clone starts this program as PID 1 of new PID, mount and cgroup namespaces,
+// which belong to the user namespace user if it is not empty.
 func clone(user string, status, goOn *os.File) (int, error) {
 	if user != "" {
-		return 0, fmt.Errorf("init in user namespace %s: %w", user, errdefs.ErrNotImplemented)
+		return cloneInUserNamespace(user, status, goOn)
 	}
+	return startInNewNamespaces(status, goOn)
+}
+
+func startInNewNamespaces(status, goOn *os.File) (int, error) {
 	p, err := os.StartProcess("/proc/self/exe", []string{initName, initMode}, &os.ProcAttr{
 		Dir: "/", Env: []string{"GOMAXPROCS=1"},
 		Files: []*os.File{nil, nil, nil, status, goOn},

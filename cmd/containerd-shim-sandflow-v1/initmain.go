@@ -23,7 +23,7 @@ const (
 // itself into an empty read-only root, gives everything up, and becomes a
 // program of a few instructions that does nothing (initelf.go): orphans of the
 // pod are reaped by the kernel since SIGCHLD is ignored.
-func initMain([]string) int {
+func initMain() int {
 	status := os.NewFile(fdInitStatus, "status")
 	unix.CloseOnExec(fdInitStatus)
 	err := becomeInit()
@@ -101,10 +101,14 @@ func dropPrivileges() error {
 	if err := unix.Setgroups(nil); err != nil {
 		return fmt.Errorf("drop groups: %w", err)
 	}
-	if err := unix.Setresgid(initUser, initUser, initUser); err != nil {
+	id := initUser
+	if errors.Is(unix.Setresgid(id, id, id), unix.EINVAL) { // a small user namespace does not have it
+		id = 1
+	}
+	if err := unix.Setresgid(id, id, id); err != nil {
 		return fmt.Errorf("change group: %w", err)
 	}
-	if err := unix.Setresuid(initUser, initUser, initUser); err != nil {
+	if err := unix.Setresuid(id, id, id); err != nil {
 		return fmt.Errorf("change user: %w", err)
 	}
 	return nil

@@ -27,7 +27,10 @@ type namespaces struct{ net, ipc, uts, user string }
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == initMode {
-		os.Exit(initMain(os.Args[2:]))
+		os.Exit(initMain())
+	}
+	if len(os.Args) > 1 && os.Args[1] == initUserMode {
+		os.Exit(initUserMain())
 	}
 	var o options
 	flag.StringVar(&o.namespace, "namespace", "k8s.io", "containerd namespace of the containers")

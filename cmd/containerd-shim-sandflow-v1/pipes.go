@@ -23,6 +23,7 @@ func newPipes(stdin bool) (p *pipes, err error) {
 		if err != nil {
 			p.closeOurs()
 			p.closeTheirs()
+			p.closeStdin()
 			err = fmt.Errorf("make pipes: %w", err)
 		}
 	}()
@@ -52,13 +53,19 @@ func (p *pipes) path(f *os.File) string {
 	return path
 }
 
-func (p *pipes) closeOurs()   { p.ours.close() }
-func (p *pipes) closeTheirs() { p.theirs.close() }
+func (p *pipes) closeOurs() { closeFiles(p.ours.stdin, p.ours.stdout, p.ours.stderr) }
 
-func (e *ends) close() {
-	for _, f := range []*os.File{e.stdin, e.stdout, e.stderr} {
+// closeTheirs is called when the task service has opened its own ends. It opens
+// that of stdin some time later: until the process ends, ours keeps the pipe
+// from being one that nobody reads.
+func (p *pipes) closeTheirs() { closeFiles(p.theirs.stdout, p.theirs.stderr) }
+
+func (p *pipes) closeStdin() { closeFiles(p.theirs.stdin) }
+
+func closeFiles(files ...*os.File) {
+	for _, f := range files {
 		if f != nil {
-			_ = f.Close()
+			_ = f.Close() // twice is harmless
 		}
 	}
 }
