@@ -39,7 +39,7 @@ type container struct {
 	memory string        // directory of its memory cgroup
 	// closeStdin closes the end of stdin's pipe that is kept for the runtime.
 	closeStdin func()
-	pid    int
+	pid        int
 
 	fdLock sync.Mutex // held while pidfd is used or closed
 	pidfd  int        // -1 if there is none (any more)

@@ -113,14 +113,14 @@ func Pods(dir string) ([]string, error) {
 // of where it ran as the last. What others put there stays.
 func Clean(dir string) error {
 	var names []string
-	for _, pattern := range []string{exitFile, exitFile + ".*", runtimeExitFile, podFile + ".*", "foreign.json*"} {
+	for _, pattern := range []string{exitFile, exitFile + ".*", runtimeExitFile, podFile + ".*", foreignFile + "*", "*.pid", ".*.pid"} {
 		found, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return err
 		}
 		names = append(names, found...)
 	}
-	for _, n := range []string{"log.json", "init.pid", "runtime", "options.json", "work", "io", podFile} {
+	for _, n := range []string{"log.json", "runtime", "options.json", "work", "io", podFile} {
 		names = append(names, filepath.Join(dir, n))
 	}
 	for _, n := range names {
