@@ -152,10 +152,15 @@ func (n *node) count() world.World {
 	return w
 }
 
-// same checks that the node is as it was before the first pod.
-func (n *node) same() {
+// same checks that the node is as it was before the first pod, but for some kinds of things.
+func (n *node) same(but ...string) {
 	n.t.Helper()
-	diff, err := world.Settle(n.t.Context(), n.daemon.World(), n.before, patience)
+	where := n.daemon.World()
+	where.Without = but
+	for _, kind := range but {
+		delete(n.before, kind)
+	}
+	diff, err := world.Settle(n.t.Context(), where, n.before, patience)
 	must(n.t, err)
 	if diff != "" {
 		n.t.Errorf("left on the node:\n%s", diff)

@@ -83,6 +83,21 @@ func (n *node) files(pid int) int {
 	return len(entries)
 }
 
+// kinds counts a process's open files by what they are.
+func (n *node) kinds(pid int) map[string]int {
+	n.t.Helper()
+	found, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "fd", "*"))
+	must(n.t, err)
+	out := map[string]int{}
+	for _, path := range found {
+		if target, err := os.Readlink(path); err == nil {
+			kind, _, _ := strings.Cut(target, ":")
+			out[kind]++
+		}
+	}
+	return out
+}
+
 // touchIn makes a file in the root of the container whose process has the words on its
 // command line, without the daemon's help.
 func (n *node) touchIn(words, path string) {
@@ -97,4 +112,16 @@ func (n *node) touchIn(words, path string) {
 		}
 	}
 	n.t.Fatalf("no container with %q on its command line", words)
+}
+
+// removeCgroupsOf removes the cgroups with the IDs.
+func (n *node) removeCgroupsOf(ids ...string) {
+	n.t.Helper()
+	for _, id := range ids {
+		found, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", n.lab.CgroupParent, id))
+		must(n.t, err)
+		for _, path := range found {
+			must(n.t, os.Remove(path))
+		}
+	}
 }

@@ -114,9 +114,14 @@ func TestStreamLeaks(t *testing.T) {
 	for range 60 {
 		round()
 	}
-	waitFor(t, "open files to be as many as before", func() bool {
-		return n.files(n.daemon.PID()) <= daemon+3 && n.files(shim) <= shims+3
-	})
+	few := func() bool { return n.files(n.daemon.PID()) <= daemon+3 && n.files(shim) <= shims+3 }
+	for deadline := time.Now().Add(patience); !few() && time.Now().Before(deadline); {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if !few() {
+		t.Errorf("the daemon has %d open files (before: %d), the shim %d (before: %d): %v",
+			n.files(n.daemon.PID()), daemon, n.files(shim), shims, n.kinds(n.daemon.PID()))
+	}
 	n.exec(ctr, "true")
 	n.remove(pod)
 	n.same()

@@ -32,6 +32,8 @@ type Where struct {
 	Processes bool
 	// IgnoreProcesses are command names left out.
 	IgnoreProcesses []string
+	// Without are kinds that are not counted.
+	Without []string
 }
 
 // counter adds one or more kinds to a world.
@@ -46,6 +48,9 @@ func Count(ctx context.Context, w Where) (World, error) {
 		if err := c(ctx, w, out); err != nil {
 			return nil, fmt.Errorf("could not count what is on the node: %w", err)
 		}
+	}
+	for _, kind := range w.Without {
+		delete(out, kind)
 	}
 	for _, names := range out {
 		sort.Strings(names)
