@@ -34,6 +34,8 @@ type node struct {
 	lab    *harness.Lab
 	daemon *harness.Daemon
 	client *harness.Client
+	// registry is where all images are pulled from.
+	registry *images.Registry
 	// faults is the file with faults of actions, control that of the failing CNI plugin,
 	// calls the log of that plugin.
 	faults, control, calls string
@@ -77,7 +79,8 @@ func newNode(t *testing.T, o options) *node {
 	if o.Program == "" {
 		o.Program = l.Bin("sandflowd-faults")
 	}
-	must(t, registry(t, l).WriteHosts(l.CertsDir()))
+	n.registry = registry(t, l)
+	must(t, n.registry.WriteHosts(l.CertsDir()))
 	d, err := l.Sandflow(o.Options)
 	must(t, err)
 	d.Env = []string{"SANDFLOW_FAULTS=" + n.faults}

@@ -167,7 +167,7 @@ func TestBadConfigurations(t *testing.T) {
 	long := "/run/" + strings.Repeat("long/", 25) + "s.sock"
 	cases := map[string]struct{ text, want string }{
 		"unknown key":     {"rooot = \"/x\"\n", "rooot"},
-		"unknown action":  {"[workflows.sandbox.create]\nsteps = [[\"files\", \"namespaces\"], [\"netwrok\"], [\"shim\"]]\n", "netwrok"},
+		"unknown action":  {"[workflows.sandbox.create]\nsteps = [[\"files\", \"namespaces\"], [\"netz\"], [\"shim\"]]\n", "netz"},
 		"action twice":    {"[workflows.sandbox.create]\nsteps = [[\"files\", \"namespaces\"], [\"network\"], [\"shim\"], [\"files\"]]\n", "files"},
 		"empty step":      {"[workflows.sandbox.create]\nsteps = [[\"files\", \"namespaces\"], [], [\"network\"], [\"shim\"]]\n", "empty"},
 		"needs not met":   {"[workflows.sandbox.create]\nsteps = [[\"network\"], [\"files\", \"namespaces\"], [\"shim\"]]\n", "network"},
