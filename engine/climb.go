@@ -141,7 +141,7 @@ func (s *subject) ready(f *flow) error {
 // reserve takes id and name for a new subject, waiting for a holder on its way.
 func (e *Engine) reserve(ctx context.Context, f *flow, id string, o ClimbOptions) (*subject, error) {
 	now := time.Now().UTC()
-	s := newSubject(f.w, record{Workflow: f.w.name, ID: id, Name: o.Name, Phase: Climbing, Created: now})
+	s := e.newSubject(f.w, record{Workflow: f.w.name, ID: id, Name: o.Name, Phase: Climbing, Created: now})
 	s.rec.fill(o.Values)
 	s.token <- struct{}{}
 	for {

@@ -32,6 +32,7 @@ type Engine struct {
 	bounds    []bound // each action once, lowest first
 	closing   chan struct{}
 	kick      chan struct{} // something got stuck
+	feed      feed
 
 	// mu guards the fields below, the map of workflows and the maps of subjects.
 	// It is never held across a call that blocks, nor while taking a subject's mu.
@@ -124,7 +125,7 @@ func (e *Engine) restore(key string, data []byte) error {
 		w = newWorkflow(rec.Workflow)
 		e.workflows[w.name] = w
 	}
-	s := newSubject(w, rec)
+	s := e.newSubject(w, rec)
 	if err != nil {
 		s.damage = err.Error()
 		s.rec.Rungs = w.whole()

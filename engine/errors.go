@@ -21,6 +21,8 @@ var (
 	ErrBusy = errors.New("not at the station where the flow begins")
 	// ErrClosed is in the error of everything asked before Boot or after Close.
 	ErrClosed = errors.New("engine is not running")
+	// ErrOverflow is in the error of a subscription whose reader was too slow.
+	ErrOverflow = errors.New("the reader is too slow: events were lost")
 	// ErrUnset is in the error of Slot.Need for a slot without a value.
 	ErrUnset = errors.New("no value was set")
 	// ErrUnknownFlow is in the error for a workflow or flow that was not defined.

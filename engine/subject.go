@@ -24,6 +24,7 @@ var errInterrupted = fmt.Errorf("interrupted by a descent: %w", context.Canceled
 // changes. Neither is taken with Engine.mu held. Reading state takes no lock.
 type subject struct {
 	w     *workflow
+	feed  *feed
 	id    string
 	token chan struct{}
 	state atomic.Pointer[state]
@@ -52,8 +53,8 @@ type flight struct {
 	err  error // after done
 }
 
-func newSubject(w *workflow, rec record) *subject {
-	s := &subject{w: w, id: rec.ID, rec: rec, token: make(chan struct{}, 1), lingering: map[string]<-chan error{}}
+func (e *Engine) newSubject(w *workflow, rec record) *subject {
+	s := &subject{w: w, feed: &e.feed, id: rec.ID, rec: rec, token: make(chan struct{}, 1), lingering: map[string]<-chan error{}}
 	s.state.Store(&state{changed: make(chan struct{})})
 	return s
 }
@@ -67,12 +68,7 @@ func (s *subject) publish() {
 			v.Error = s.damage
 		}
 	}
-	s.show(v)
-}
-
-func (s *subject) show(v *View) {
-	old := s.state.Swap(&state{view: v, changed: make(chan struct{})})
-	close(old.changed)
+	s.feed.show(s, v)
 }
 
 // take waits for the token.
@@ -155,12 +151,12 @@ func (e *Engine) remove(s *subject) error {
 	s.gone = true
 	s.mu.Unlock()
 	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.feed.show(s, nil) // before the next holder of its id can be seen
 	delete(s.w.subjects, s.id)
 	if s.w.names[s.rec.Name] == s {
 		delete(s.w.names, s.rec.Name)
 	}
-	e.mu.Unlock()
-	s.show(nil)
 	return nil
 }
 
