@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
 
 	sandboxapi "github.com/containerd/containerd/api/runtime/sandbox/v1"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -33,6 +34,7 @@ const (
 // serve runs the shim until it is told to shut down.
 func serve(o options) error {
 	logTo(os.Stderr)
+	closeStrangers()
 	if err := prepareProcess(); err != nil {
 		return err
 	}
@@ -70,6 +72,25 @@ func serve(o options) error {
 	<-sd.Done()
 	p.settle(server)
 	return nil
+}
+
+// closeStrangers closes what was inherited beyond the two listeners, so that
+// nobody waits for its end for as long as the pod lives. All that Go has opened
+// itself is marked as close-on-exec.
+func closeStrangers() {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, d := range open {
+		fd, err := strconv.Atoi(d.Name())
+		if err != nil || fd <= fdStreams {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd)
+		}
+	}
 }
 
 // prepareProcess makes the shim the parent of orphans of its containers, and

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	runcopts "github.com/containerd/containerd/api/types/runc/options"
@@ -24,6 +25,9 @@ import (
 	"github.com/sandflow-cri/sandflow/steps/runtime/proctree"
 	"github.com/sandflow-cri/sandflow/steps/stdio"
 )
+
+// execSilence is how long after an exec's end its streams may be silent before they are given up.
+const execSilence = time.Second
 
 // runcType is the runtime type whose options are runc's.
 const runcType = "io.containerd.runc."
@@ -71,11 +75,15 @@ func (t *foreignTasks) Exec(ctx context.Context, r ExecRequest) (int, error) {
 	// The process is made, ended and deleted whole, whatever becomes of the caller.
 	detached := context.WithoutCancel(nctx)
 	in := &endReader{r: r.Stdin, end: make(chan struct{})}
-	p, err := task.Exec(detached, r.ExecID, &proc, t.execIO(r, in, proc.Terminal))
+	out := &activity{}
+	p, err := task.Exec(detached, r.ExecID, &proc, t.execIO(r, in, out, proc.Terminal))
 	if err != nil {
 		return 0, fmt.Errorf("exec in container %s: %w", r.ID, err)
 	}
 	code, err := t.runExec(ctx, detached, p, r, in.end)
+	if err == nil {
+		out.settle(p.IO().Wait) // deleting would cut the output off
+	}
 	if _, derr := p.Delete(detached); derr != nil && err == nil && !errdefs.IsNotFound(derr) {
 		err = derr // its output may not have been delivered
 	}
@@ -142,25 +150,67 @@ func (t *foreignTasks) killExec(ctx context.Context, p containerd.Process, statu
 	}
 }
 
-func (t *foreignTasks) execIO(r ExecRequest, in *endReader, terminal bool) cio.Creator {
+func (t *foreignTasks) execIO(r ExecRequest, in *endReader, out *activity, terminal bool) cio.Creator {
 	var stdin io.Reader
 	if r.Stdin != nil {
 		stdin = in
 	}
-	orDiscard := func(w io.Writer) io.Writer {
-		if w == nil {
-			return io.Discard
-		}
-		return w
-	}
 	opts := []cio.Opt{
-		cio.WithStreams(stdin, orDiscard(r.Stdout), orDiscard(r.Stderr)),
+		cio.WithStreams(stdin, out.writer(r.Stdout), out.writer(r.Stderr)),
 		cio.WithFIFODir(fifoPath(t.foreign.m.bundle(r.ID), "")),
 	}
 	if terminal {
 		opts = append(opts, cio.WithTerminal)
 	}
 	return cio.NewCreator(opts...)
+}
+
+// activity watches the writers of an exec, to tell a slow client, for whom there
+// is more, from streams that a process left behind holds open.
+type activity struct {
+	writing atomic.Int32
+	last    atomic.Int64 // when the last write ended, in nanoseconds since 1970
+}
+
+type activeWriter struct {
+	a *activity
+	w io.Writer
+}
+
+func (a *activity) writer(w io.Writer) io.Writer {
+	if w == nil {
+		w = io.Discard
+	}
+	return activeWriter{a, w}
+}
+
+func (w activeWriter) Write(p []byte) (int, error) {
+	w.a.writing.Add(1)
+	defer func() {
+		w.a.last.Store(time.Now().UnixNano())
+		w.a.writing.Add(-1)
+	}()
+	return w.w.Write(p)
+}
+
+// settle waits for the end of the streams after the process has ended, or for
+// their silence.
+func (a *activity) settle(wait func()) {
+	a.last.Store(time.Now().UnixNano())
+	done := make(chan struct{})
+	go func() { wait(); close(done) }()
+	tick := time.NewTicker(execSilence / 10)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+			if a.writing.Load() == 0 && time.Since(time.Unix(0, a.last.Load())) > execSilence {
+				return
+			}
+		}
+	}
 }
 
 // endReader tells when it has been read to its end.
