@@ -66,7 +66,7 @@ func (s *Server) readyPod(id string) (pod, error) {
 	if err != nil {
 		return pod{}, err
 	}
-	if p.state(s.monitor) != runtime.PodSandboxState_SANDBOX_READY {
+	if p.state() != runtime.PodSandboxState_SANDBOX_READY {
 		return pod{}, fmt.Errorf("sandbox %s is not ready: %w", p.ID, errdefs.ErrFailedPrecondition)
 	}
 	return p, nil

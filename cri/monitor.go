@@ -30,12 +30,11 @@ type monitor struct {
 	ctx      context.Context //nolint:containedctx // of run, which owns the watchers
 	watchers sync.WaitGroup
 	watched  map[string]bool // containers and pods with a watcher
-	dead     map[string]bool // pods whose shim went away unasked
 	killed   map[string]bool // containers that are being taken down by force
 }
 
 func newMonitor(e *engine.Engine, m *runtime.Manager) *monitor {
-	return &monitor{engine: e, runtime: m, watched: map[string]bool{}, dead: map[string]bool{}, killed: map[string]bool{}}
+	return &monitor{engine: e, runtime: m, watched: map[string]bool{}, killed: map[string]bool{}}
 }
 
 // run takes up what stands and watches until ctx ends.
@@ -84,6 +83,7 @@ func (m *monitor) pod(id string) {
 		}
 		gone, err := m.runtime.Alive(runtimePod(newPod(v))) //nolint:contextcheck // lives as long as the shim
 		if err == nil {
+			m.setLost(ctx, id, false) // of a daemon before this one, which could not reach it
 			select {
 			case <-gone:
 			case <-ctx.Done():
@@ -92,13 +92,26 @@ func (m *monitor) pod(id string) {
 				return
 			}
 		}
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if v, ok := m.engine.Get(steps.Sandbox, id); ok && v.Station == steps.Ready && v.Phase == engine.Standing {
-			m.dead[id] = true
-			klog.FromContext(ctx).Info("The shim of a sandbox is gone", "sandbox", id)
-		}
+		m.setLost(ctx, id, true)
 	})
+}
+
+// setLost records whether a pod that stands has lost its shim.
+func (m *monitor) setLost(ctx context.Context, id string, lost bool) {
+	changed := false
+	err := m.engine.Update(ctx, steps.Sandbox, id, func(v *engine.View) ([]engine.Value, error) {
+		if v.Station != steps.Ready || v.Phase != engine.Standing || newPod(v).lost() == lost {
+			return nil, nil
+		}
+		changed = true
+		return []engine.Value{steps.PodLost.With(lost)}, nil
+	})
+	if err != nil && !errors.Is(err, engine.ErrNotFound) {
+		klog.FromContext(ctx).Error(err, "Could not record whether a sandbox has its shim", "sandbox", id)
+	}
+	if changed && lost {
+		klog.FromContext(ctx).Info("The shim of a sandbox is gone", "sandbox", id)
+	}
 }
 
 // left is closed when the sandbox does not stand at the top any more.
@@ -121,22 +134,8 @@ func (m *monitor) left(ctx context.Context, id string) <-chan struct{} {
 	return done
 }
 
-func (m *monitor) lost(id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.dead[id]
-}
-
-// stopping tells that a pod goes down on purpose.
-func (m *monitor) stopping(id string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.dead, id)
-}
-
 // gone forgets a pod.
 func (m *monitor) gone(id string) {
-	m.stopping(id)
 	m.forget(id)
 }
 

@@ -76,11 +76,17 @@ const minPrefix = 4
 func (p pod) listed() bool { return p.Phase != engine.Climbing }
 
 // state is READY only when the whole ladder stands and its shim lives.
-func (p pod) state(m *monitor) runtime.PodSandboxState {
-	if p.Phase == engine.Standing && p.Station == steps.Ready && !p.Damaged && !m.lost(p.ID) {
+func (p pod) state() runtime.PodSandboxState {
+	if p.Phase == engine.Standing && p.Station == steps.Ready && !p.Damaged && !p.lost() {
 		return runtime.PodSandboxState_SANDBOX_READY
 	}
 	return runtime.PodSandboxState_SANDBOX_NOTREADY
+}
+
+// lost tells that the shim of a pod that stands has gone away unasked.
+func (p pod) lost() bool {
+	lost, _, err := steps.PodLost.Get(p.View)
+	return lost || err != nil
 }
 
 func (p pod) namespaceOptions() *runtime.NamespaceOption {
@@ -95,9 +101,9 @@ func (p pod) hostNetwork() bool {
 }
 
 // summary is the entry of ListPodSandbox.
-func (p pod) summary(m *monitor) *runtime.PodSandbox {
+func (p pod) summary() *runtime.PodSandbox {
 	return &runtime.PodSandbox{
-		Id: p.ID, Metadata: p.config.GetMetadata(), State: p.state(m),
+		Id: p.ID, Metadata: p.config.GetMetadata(), State: p.state(),
 		CreatedAt: p.created(), Labels: p.config.GetLabels(),
 		Annotations: p.config.GetAnnotations(), RuntimeHandler: p.request.Handler,
 	}
@@ -111,10 +117,10 @@ func (p pod) created() int64 {
 	return p.Created.UnixNano()
 }
 
-func (p pod) status(m *monitor) *runtime.PodSandboxStatus {
+func (p pod) status() *runtime.PodSandboxStatus {
 	o := p.namespaceOptions()
 	return &runtime.PodSandboxStatus{
-		Id: p.ID, Metadata: p.config.GetMetadata(), State: p.state(m),
+		Id: p.ID, Metadata: p.config.GetMetadata(), State: p.state(),
 		CreatedAt: p.created(), Network: p.network(),
 		Linux: &runtime.LinuxPodSandboxStatus{Namespaces: &runtime.Namespace{
 			Options: &runtime.NamespaceOption{

@@ -86,7 +86,6 @@ func (s *Server) stopPod(ctx context.Context, id string) error {
 	if err := s.eachContainer(ctx, id, func(ctx context.Context, c container) error { return s.kill(ctx, c.ID) }); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", id, err)
 	}
-	s.monitor.stopping(id)
 	err := s.engine.Descend(ctx, steps.Sandbox, steps.Destroy, id, engine.DescendOptions{Interrupt: true})
 	if err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", id, err)
@@ -136,7 +135,7 @@ func (s *Server) ListPodSandbox(_ context.Context, r *runtime.ListPodSandboxRequ
 		if !p.listed() {
 			continue
 		}
-		if item := p.summary(s.monitor); matchPod(item, r.GetFilter()) {
+		if item := p.summary(); matchPod(item, r.GetFilter()) {
 			items = append(items, item)
 		}
 	}
@@ -158,7 +157,7 @@ func (s *Server) PodSandboxStatus(_ context.Context, r *runtime.PodSandboxStatus
 	if !p.listed() {
 		return nil, fmt.Errorf("status of sandbox %s: it is being created: %w", p.ID, errdefs.ErrNotFound)
 	}
-	answer := &runtime.PodSandboxStatusResponse{Status: p.status(s.monitor), Timestamp: time.Now().UnixNano()}
+	answer := &runtime.PodSandboxStatusResponse{Status: p.status(), Timestamp: time.Now().UnixNano()}
 	for _, c := range s.containersOf(p.ID) {
 		if c.listed() {
 			answer.ContainersStatuses = append(answer.ContainersStatuses, c.status())

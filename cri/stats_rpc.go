@@ -119,7 +119,7 @@ func (s *Server) ListPodSandboxStats(ctx context.Context, r *runtime.ListPodSand
 	list := []*runtime.PodSandboxStats{}
 	for _, v := range s.engine.List(steps.Sandbox) {
 		p := newPod(v)
-		if p.state(s.monitor) != runtime.PodSandboxState_SANDBOX_READY ||
+		if p.state() != runtime.PodSandboxState_SANDBOX_READY ||
 			!hasPrefix(p.ID, f.GetId()) || !hasLabels(p.config.GetLabels(), f.GetLabelSelector()) {
 			continue
 		}

@@ -22,7 +22,9 @@ var (
 	PodNamespaces = engine.NewSlot[Namespaces]("sandbox.namespaces")                             // by action namespaces
 	PodNetwork    = engine.NewSlot[Network]("sandbox.network")                                   // by action network
 	PodShim       = engine.NewSlot[Shim]("sandbox.shim")                                         // by action shim
+	PodLost       = engine.NewSlot[bool]("sandbox.lost")                                         // amended: its shim went away unasked
 	PodResources  = engine.NewSlot[Proto[*runtime.LinuxContainerResources]]("sandbox.resources") // amended
+	PodOverhead   = engine.NewSlot[Proto[*runtime.LinuxContainerResources]]("sandbox.overhead")  // amended
 )
 
 // Slots of the container's ladder.
