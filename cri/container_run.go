@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -184,17 +185,7 @@ func (s *Server) remove(ctx context.Context, id string) error {
 
 // ListContainers never waits for a container that is moving.
 func (s *Server) ListContainers(_ context.Context, r *runtime.ListContainersRequest) (*runtime.ListContainersResponse, error) {
-	items := []*runtime.Container{}
-	for _, v := range s.engine.List(steps.Container) {
-		c := newContainer(v)
-		if !c.listed() {
-			continue
-		}
-		if item := c.summary(); matchContainer(item, r.GetFilter()) {
-			items = append(items, item)
-		}
-	}
-	return &runtime.ListContainersResponse{Containers: items}, nil
+	return &runtime.ListContainersResponse{Containers: slices.Collect(s.listContainers(r.GetFilter()))}, nil
 }
 
 func matchContainer(c *runtime.Container, f *runtime.ContainerFilter) bool {

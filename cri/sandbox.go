@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -129,17 +130,7 @@ func (s *Server) eachContainer(ctx context.Context, podID string, f func(context
 
 // ListPodSandbox never waits for a pod that is moving.
 func (s *Server) ListPodSandbox(_ context.Context, r *runtime.ListPodSandboxRequest) (*runtime.ListPodSandboxResponse, error) {
-	items := []*runtime.PodSandbox{}
-	for _, v := range s.engine.List(steps.Sandbox) {
-		p := newPod(v)
-		if !p.listed() {
-			continue
-		}
-		if item := p.summary(); matchPod(item, r.GetFilter()) {
-			items = append(items, item)
-		}
-	}
-	return &runtime.ListPodSandboxResponse{Items: items}, nil
+	return &runtime.ListPodSandboxResponse{Items: slices.Collect(s.listPods(r.GetFilter()))}, nil
 }
 
 func matchPod(p *runtime.PodSandbox, f *runtime.PodSandboxFilter) bool {
@@ -150,6 +141,7 @@ func matchPod(p *runtime.PodSandbox, f *runtime.PodSandboxFilter) bool {
 
 // PodSandboxStatus tells one sandbox and its containers.
 func (s *Server) PodSandboxStatus(_ context.Context, r *runtime.PodSandboxStatusRequest) (*runtime.PodSandboxStatusResponse, error) {
+	asked := time.Now() // what it tells is not older; kubelet compares it with the times of events
 	p, err := s.findPod(r.GetPodSandboxId())
 	if err != nil {
 		return nil, fmt.Errorf("status of sandbox: %w", err)
@@ -157,7 +149,7 @@ func (s *Server) PodSandboxStatus(_ context.Context, r *runtime.PodSandboxStatus
 	if !p.listed() {
 		return nil, fmt.Errorf("status of sandbox %s: it is being created: %w", p.ID, errdefs.ErrNotFound)
 	}
-	answer := &runtime.PodSandboxStatusResponse{Status: p.status(), Timestamp: time.Now().UnixNano()}
+	answer := &runtime.PodSandboxStatusResponse{Status: p.status(), Timestamp: asked.UnixNano()}
 	for _, c := range s.containersOf(p.ID) {
 		if c.listed() {
 			answer.ContainersStatuses = append(answer.ContainersStatuses, c.status())

@@ -7,11 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/sandflow-cri/sandflow/cri/stats"
 	"github.com/sandflow-cri/sandflow/steps"
@@ -33,22 +33,7 @@ func (s *Server) ContainerStats(ctx context.Context, r *runtime.ContainerStatsRe
 
 // ListContainerStats tells what the running containers use.
 func (s *Server) ListContainerStats(ctx context.Context, r *runtime.ListContainerStatsRequest) (*runtime.ListContainerStatsResponse, error) {
-	f := r.GetFilter()
-	list := []*runtime.ContainerStats{}
-	for _, v := range s.engine.List(steps.Container) {
-		c := newContainer(v)
-		if c.running() != nil || !hasPrefix(c.ID, f.GetId()) ||
-			!hasPrefix(c.request.PodID, f.GetPodSandboxId()) || !hasLabels(c.config.GetLabels(), f.GetLabelSelector()) {
-			continue
-		}
-		told, _, err := s.containerStats(ctx, c)
-		if err != nil { // one that has just ended, or whose cgroup cannot be read, hides no other
-			klog.FromContext(ctx).V(2).Info("Left out of the stats", "container", c.ID, "err", err)
-			continue
-		}
-		list = append(list, told)
-	}
-	return &runtime.ListContainerStatsResponse{Stats: list}, nil
+	return &runtime.ListContainerStatsResponse{Stats: slices.Collect(s.listContainerStats(ctx, r.GetFilter()))}, nil
 }
 
 // containerStats reads a container's cgroup and the size of its writable layer.
@@ -106,7 +91,7 @@ func (s *Server) PodSandboxStats(ctx context.Context, r *runtime.PodSandboxStats
 	if err != nil {
 		return nil, fmt.Errorf("stats of sandbox: %w", err)
 	}
-	told, err := s.podStats(ctx, p)
+	told, err := s.podStats(ctx, p, s.containersOf(p.ID))
 	if err != nil {
 		return nil, err
 	}
@@ -115,28 +100,13 @@ func (s *Server) PodSandboxStats(ctx context.Context, r *runtime.PodSandboxStats
 
 // ListPodSandboxStats tells what the ready pods use.
 func (s *Server) ListPodSandboxStats(ctx context.Context, r *runtime.ListPodSandboxStatsRequest) (*runtime.ListPodSandboxStatsResponse, error) {
-	f := r.GetFilter()
-	list := []*runtime.PodSandboxStats{}
-	for _, v := range s.engine.List(steps.Sandbox) {
-		p := newPod(v)
-		if p.state() != runtime.PodSandboxState_SANDBOX_READY ||
-			!hasPrefix(p.ID, f.GetId()) || !hasLabels(p.config.GetLabels(), f.GetLabelSelector()) {
-			continue
-		}
-		told, err := s.podStats(ctx, p)
-		if err != nil {
-			klog.FromContext(ctx).V(2).Info("Left out of the stats", "sandbox", p.ID, "err", err)
-			continue
-		}
-		list = append(list, told)
-	}
-	return &runtime.ListPodSandboxStatsResponse{Stats: list}, nil
+	return &runtime.ListPodSandboxStatsResponse{Stats: slices.Collect(s.listPodStats(ctx, r.GetFilter()))}, nil
 }
 
-func (s *Server) podStats(ctx context.Context, p pod) (*runtime.PodSandboxStats, error) {
+func (s *Server) podStats(ctx context.Context, p pod, containers []container) (*runtime.PodSandboxStats, error) {
 	linux := &runtime.LinuxPodSandboxStats{}
 	var members []stats.Member
-	for _, c := range s.containersOf(p.ID) {
+	for _, c := range containers {
 		if c.running() != nil {
 			continue
 		}
