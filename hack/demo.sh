@@ -15,6 +15,7 @@ set -euo pipefail
 lab=$SANDFLOW_LAB
 build=$SANDFLOW_BUILD
 state=/run/sandflow # the built-in default, on the laboratory's own tmpfs
+cgroup=$SANDFLOW_LAB_CGROUP
 control=$lab/failcni
 pid=
 
@@ -77,8 +78,8 @@ finish() {
 trap finish EXIT
 
 # count names what the demo's pods might leave; node what the daemon might.
-node() { lab "$1" "$2" -leases "$lab/leases" -cgroups "/$(basename "$lab")"; }
-count() { lab "$1" "$2" -leases "$lab/leases" -cgroups "/$(basename "$lab")" -state "$state" -root "$lab/root" -containerd "$state/containerd.sock"; }
+node() { lab "$1" "$2" -leases "$lab/leases" -cgroups "$cgroup"; }
+count() { lab "$1" "$2" -leases "$lab/leases" -cgroups "$cgroup" -state "$state" -root "$lab/root" -containerd "$state/containerd.sock"; }
 
 say 'A network: bridge, addresses, and a plugin that fails when it is told to'
 mkdir -p "$lab/net.d"
@@ -106,7 +107,7 @@ state = "$state"
 conf_dir = "$lab/net.d"
 bin_dirs = ["$build/cni"]
 [runtime]
-default_cgroup_parent = "/$(basename "$lab")"
+default_cgroup_parent = "$cgroup"
 TOML
 show cat "$lab/config.toml"
 show sandflow config check "$lab/config.toml"
@@ -135,7 +136,7 @@ say 'A pod with a container'
 mkdir -p "$lab/logs"
 cat >"$lab/pod.json" <<JSON
 {"metadata": {"name": "web", "namespace": "demo", "uid": "web-1"}, "hostname": "web", "log_directory": "$lab/logs",
- "linux": {"cgroup_parent": "/$(basename "$lab")", "security_context": {"namespace_options": {"network": 0, "pid": 1, "ipc": 0}}}}
+ "linux": {"cgroup_parent": "$cgroup", "security_context": {"namespace_options": {"network": 0, "pid": 1, "ipc": 0}}}}
 JSON
 cat >"$lab/container.json" <<'JSON'
 {"metadata": {"name": "httpd"}, "image": {"image": "sandflow.example/demo:1"}, "log_path": "httpd.log",

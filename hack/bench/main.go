@@ -83,7 +83,7 @@ func peers(l *harness.Lab, only string) ([]*peer, error) {
 		if err != nil {
 			return nil, err
 		}
-		p := &peer{name: name, daemon: d}
+		p := &peer{name: name, daemon: d, cgroup: l.CgroupParent}
 		if name == "sandflow" {
 			out = append([]*peer{p}, out...)
 			continue

@@ -45,6 +45,7 @@ func (t times) percentile(call string, p float64) float64 {
 type peer struct {
 	name   string
 	daemon *harness.Daemon
+	cgroup string // parent of its pods
 	client *harness.Client
 	idle   usage // of the daemon just after its start
 	seq    atomic.Int64
@@ -198,7 +199,7 @@ func (p *peer) config() *cri.PodSandboxConfig {
 		DnsConfig:    &cri.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"bench.svc.cluster.local"}, Options: []string{"ndots:5"}},
 		Labels:       map[string]string{"io.kubernetes.pod.name": name, "io.kubernetes.pod.namespace": "bench", "io.kubernetes.pod.uid": name},
 		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent:    "/" + filepath.Base(os.Getenv("SANDFLOW_LAB")),
+			CgroupParent:    p.cgroup,
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces(), Seccomp: unconfined()},
 		},
 	}

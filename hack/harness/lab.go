@@ -18,12 +18,17 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
+// What is set in the environment of a laboratory.
 const (
-	// envDir is set inside a laboratory to its directory on disk.
-	envDir = "SANDFLOW_LAB"
-	// envBuild is set inside a laboratory to the repository's build directory.
-	envBuild = "SANDFLOW_BUILD"
+	envDir    = "SANDFLOW_LAB"        // its directory
+	envBuild  = "SANDFLOW_BUILD"      // the repository's build directory
+	envCgroup = "SANDFLOW_LAB_CGROUP" // its cgroup path
+	envDisk   = "SANDFLOW_LAB_DISK"   // where its directory is outside of it
 )
+
+// mountPoint is where a laboratory's directory is inside of it: short, since the path of a
+// unix socket must be.
+const mountPoint = "/run/lab"
 
 // Lab is the laboratory that this process is in.
 type Lab struct {
@@ -41,7 +46,7 @@ func Here() (*Lab, bool) {
 	if dir == "" {
 		return nil, false
 	}
-	return &Lab{Dir: dir, Build: os.Getenv(envBuild), CgroupParent: "/" + filepath.Base(dir)}, true
+	return &Lab{Dir: dir, Build: os.Getenv(envBuild), CgroupParent: os.Getenv(envCgroup)}, true
 }
 
 // Bin is the path of a program in the build directory.
@@ -120,9 +125,11 @@ func (l *Lab) environ() []string {
 		}
 	}
 	return append(env,
-		envDir+"="+l.Dir,
+		envDir+"="+mountPoint,
+		envDisk+"="+l.Dir,
 		envBuild+"="+l.Build,
+		envCgroup+"="+l.CgroupParent,
 		"PATH="+filepath.Join(l.Build, "bin")+":"+os.Getenv("PATH"),
-		"TMPDIR="+filepath.Join(l.Dir, "tmp"),
+		"TMPDIR="+filepath.Join(mountPoint, "tmp"),
 	)
 }

@@ -116,6 +116,12 @@ func setUp() error {
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("could not mount /run: %w", err)
 	}
+	if err := os.Mkdir(mountPoint, 0o711); err != nil {
+		return err
+	}
+	if err := unix.Mount(os.Getenv(envDisk), mountPoint, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("could not mount the laboratory's directory: %w", err)
+	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("could not find lo: %w", err)
