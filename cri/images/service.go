@@ -15,6 +15,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/sandflow-cri/sandflow/cri/pieces"
 	"github.com/sandflow-cri/sandflow/snapshot"
 )
 
@@ -38,8 +39,7 @@ type Jobber interface {
 	Job(ctx context.Context, workflow, flow, id string, fn func(context.Context) error) error
 }
 
-// Service implements the CRI's image service. StreamImages is not built yet and
-// answers Unimplemented.
+// Service implements the CRI's image service.
 type Service struct {
 	cri.UnimplementedImageServiceServer
 
@@ -77,6 +77,24 @@ func (s *Service) ListImages(ctx context.Context, r *cri.ListImagesRequest) (*cr
 		reply.Images = append(reply.Images, toCRI(img))
 	}
 	return reply, nil
+}
+
+// StreamImages is ListImages in pieces.
+func (s *Service) StreamImages(r *cri.StreamImagesRequest, out cri.ImageService_StreamImagesServer) error {
+	list, err := s.list(out.Context(), r.GetFilter().GetImage().GetImage())
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	items := func(yield func(*cri.Image) bool) {
+		for _, img := range list {
+			if !yield(toCRI(img)) {
+				return
+			}
+		}
+	}
+	return pieces.Send(out.Context(), items, func(piece []*cri.Image) error {
+		return out.Send(&cri.StreamImagesResponse{Images: piece})
+	})
 }
 
 func (s *Service) list(ctx context.Context, ref string) ([]snapshot.Image, error) {
