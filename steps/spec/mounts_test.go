@@ -135,6 +135,7 @@ func TestMountRefused(t *testing.T) {
 		"PRIVATE":             {HostPath: "/tmp", ContainerPath: "/a", Readonly: true, RecursiveReadOnly: true, Propagation: runtime.MountPropagation_PROPAGATION_BIDIRECTIONAL},
 		"mount_options":       {HostPath: "/tmp", ContainerPath: "/a", MountOptions: []string{"upperdir=/"}},
 		"only one of":         {HostPath: "/tmp", ContainerPath: "/a", Image: &runtime.ImageSpec{Image: "x"}},
+		"mounts[0].readonly":  {ContainerPath: "/a", Image: &runtime.ImageSpec{Image: "x"}},
 		"propagation":         {HostPath: "/tmp", ContainerPath: "/a", Propagation: 77},
 		"mount source":        {HostPath: filepath.Join(file, "below"), ContainerPath: "/a"},
 	} {

@@ -111,6 +111,9 @@ func validateMountPaths(field string, m *runtime.Mount) error {
 		if m.GetHostPath() != "" {
 			return invalid(field, "only one of host_path and image can be set")
 		}
+		if !m.GetReadonly() {
+			return invalid(field+".readonly", "it must be set: image %q cannot be written to", m.GetImage().GetImage())
+		}
 		return nil
 	case m.GetImageSubPath() != "":
 		return invalid(field+".image_sub_path", "it needs image")
