@@ -114,7 +114,7 @@ func (e *execution) copyOut(ctx context.Context, wire *stdio.Conn, req stdio.Req
 		kind stdio.Kind
 		want bool
 	}{{e.pipes.ours.stdout, stdio.KindStdout, req.Stdout}, {e.pipes.ours.stderr, stdio.KindStderr, req.Stderr}} {
-		var to io.Writer = io.Discard
+		to := io.Discard
 		if s.want {
 			to = &untilGone{ctx: ctx, w: wire.Writer(s.kind)}
 		}

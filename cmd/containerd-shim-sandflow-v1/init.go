@@ -99,14 +99,14 @@ func startInit(o options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer status.Close()
-	defer statusTheirs.Close()
+	defer func() { _ = status.Close() }()
+	defer func() { _ = statusTheirs.Close() }()
 	goTheirs, goOn, err := os.Pipe()
 	if err != nil {
 		return 0, err
 	}
-	defer goTheirs.Close()
-	defer goOn.Close()
+	defer func() { _ = goTheirs.Close() }()
+	defer func() { _ = goOn.Close() }()
 
 	pid, err := forkInit(o, statusTheirs, goTheirs)
 	if err != nil {

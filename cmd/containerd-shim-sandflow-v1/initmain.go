@@ -27,7 +27,7 @@ func initMain() int {
 	status := os.NewFile(fdInitStatus, "status")
 	unix.CloseOnExec(fdInitStatus)
 	err := becomeInit()
-	fmt.Fprintln(status, err) //nolint:errcheck // the shim sees that the init has gone
+	_, _ = fmt.Fprintln(status, err) // the shim sees that the init has gone
 	return 1
 }
 

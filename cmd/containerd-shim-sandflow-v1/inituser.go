@@ -32,13 +32,13 @@ func cloneInUserNamespace(user string, status, goOn *os.File) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	pidR, pidW, err := os.Pipe()
 	if err != nil {
 		return 0, err
 	}
-	defer pidR.Close()
-	defer pidW.Close()
+	defer func() { _ = pidR.Close() }()
+	defer func() { _ = pidW.Close() }()
 	f, err := newForkArgs(ns, []*os.File{status, goOn, pidW})
 	if err != nil {
 		return 0, err
@@ -61,10 +61,10 @@ func initUserMain() int {
 	out := os.NewFile(fdInitPID, "pid")
 	pid, err := startInNewNamespaces(os.NewFile(fdInitStatus, "status"), os.NewFile(fdInitGo, "go"))
 	if err != nil {
-		fmt.Fprintln(out, err) //nolint:errcheck // nobody else to tell
+		_, _ = fmt.Fprintln(out, err) // nobody else to tell
 		return 1
 	}
-	fmt.Fprintln(out, pid) //nolint:errcheck // the shim takes the end as a failure
+	_, _ = fmt.Fprintln(out, pid) // the shim takes the end as a failure
 	return 0
 }
 
@@ -138,7 +138,7 @@ func (f *forkArgs) fork(old *unix.Sigset_t) (uintptr, syscall.Errno) {
 		}
 		f.files[i] = fd
 	}
-	for i := 0; i < len(f.files); i++ {
+	for i := range f.files {
 		if _, _, errno = syscall.RawSyscall(unix.SYS_DUP3, f.files[i], uintptr(fdInitStatus+i), 0); errno != 0 {
 			goto fail
 		}
@@ -149,6 +149,6 @@ func (f *forkArgs) fork(old *unix.Sigset_t) (uintptr, syscall.Errno) {
 		uintptr(unsafe.Pointer(&f.argv[0])), uintptr(unsafe.Pointer(&f.envv[0])))
 fail:
 	for {
-		syscall.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(errno), 0, 0)
+		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(errno), 0, 0)
 	}
 }

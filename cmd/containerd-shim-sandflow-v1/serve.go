@@ -117,7 +117,7 @@ func prepareProcess() error {
 func inherited(fd uintptr, name string) (net.Listener, error) {
 	unix.CloseOnExec(int(fd))
 	f := os.NewFile(fd, name)
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	l, err := net.FileListener(f)
 	if err != nil {
 		return nil, fmt.Errorf("inherit listener %s: %w", name, err)

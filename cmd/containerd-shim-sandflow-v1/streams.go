@@ -30,7 +30,7 @@ func serveStreams(ctx context.Context, l net.Listener, p *pod) {
 			return
 		}
 		go func() {
-			defer conn.Close()
+			defer func() { _ = conn.Close() }()
 			serveStream(ctx, conn, p)
 		}()
 	}

@@ -39,6 +39,8 @@ type foreignRecord struct {
 	Stdin     bool   `json:"stdin,omitempty"`
 	StdinOnce bool   `json:"stdinOnce,omitempty"`
 	LogPath   string `json:"logPath,omitempty"`
+	// Ended is set when the creation has ended, well or not.
+	Ended bool `json:"ended,omitempty"`
 	// Memory is the directory of its memory cgroup.
 	Memory string `json:"memory,omitempty"`
 }
@@ -150,7 +152,7 @@ func (f *foreign) openHub(ctx context.Context, id, dir string, r foreignRecord) 
 	o := stdio.Options{
 		LogPath: r.LogPath, MaxLine: f.m.cfg.MaxLogLine, StdinOnce: r.StdinOnce && !r.Terminal,
 		OnLogError:   func(err error) { klog.FromContext(ctx).Error(err, "Container log", "container", id) },
-		OnStdinClose: func() { f.closeStdin(id) },
+		OnStdinClose: func() { f.closeStdin(id) }, //nolint:contextcheck // long after ctx
 	}
 	var opened []*os.File
 	open := func(name string, flag int) (*os.File, error) {

@@ -31,6 +31,13 @@ const (
 // labelPod on containerd's containers says to which pod they belong.
 const labelPod = "io.sandflow.pod"
 
+// foreignCreateTimeout bounds a creation whose caller has gone.
+const foreignCreateTimeout = 2 * time.Minute
+
+// lateCreate is how long after a crash containerd may still be making what the
+// daemon had asked for before.
+const lateCreate = 2 * time.Second
+
 // foreignDrain is how long after a container's end its output may go on.
 const foreignDrain = 3 * time.Second
 
@@ -41,7 +48,37 @@ type foreignTasks struct {
 	handler Handler
 }
 
+// Create makes the container. If ctx ends first the creation goes on, and Delete
+// waits for it: containerd may finish what it was asked for after its caller has gone.
 func (t *foreignTasks) Create(ctx context.Context, r CreateRequest) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	type result struct {
+		pid int
+		err error
+	}
+	done, finish := make(chan result, 1), t.foreign.m.beginCreate(r.ID)
+	go func() {
+		defer finish()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), foreignCreateTimeout)
+		defer cancel()
+		defer context.AfterFunc(t.foreign.ctx, cancel)()
+		pid, err := t.create(ctx, r)
+		if t.foreign.ctx.Err() == nil {
+			err = errors.Join(err, endCreate(r.Bundle))
+		}
+		done <- result{pid, err}
+	}()
+	select {
+	case res := <-done:
+		return res.pid, res.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func (t *foreignTasks) create(ctx context.Context, r CreateRequest) (int, error) {
 	client, ctx, err := t.foreign.client(ctx)
 	if err != nil {
 		return 0, err
@@ -85,6 +122,17 @@ func (t *foreignTasks) Create(ctx context.Context, r CreateRequest) (int, error)
 		klog.FromContext(ctx).Error(err, "Out-of-memory kills will not be seen", "container", r.ID)
 	}
 	return pid, bundle.WriteForeign(r.Bundle, record)
+}
+
+// endCreate notes that nothing of the creation is on its way any more.
+func endCreate(dir string) error {
+	var r foreignRecord
+	err := bundle.ReadForeign(dir, &r)
+	if errdefs.IsNotFound(err) {
+		return nil // it had not begun
+	}
+	r.Ended = true
+	return errors.Join(err, bundle.WriteForeign(dir, r))
 }
 
 // annotate tells the foreign shim to which pod the container belongs.
@@ -141,18 +189,19 @@ func (t *foreignTasks) Kill(ctx context.Context, id string, signal uint32, all b
 }
 
 func (t *foreignTasks) Delete(ctx context.Context, id, dir string) (Exit, error) {
-	client, nctx, err := t.foreign.client(ctx)
-	if err != nil {
-		return Exit{}, err
+	if err := t.foreign.m.awaitCreate(ctx, id); err != nil {
+		return Exit{}, fmt.Errorf("delete container %s: its creation has not ended: %w", id, err)
 	}
-	c, err := client.LoadContainer(nctx, id)
-	killed := false
-	if err == nil {
-		if killed, err = t.deleteTask(nctx, c, dir); err == nil {
-			err = c.Delete(nctx)
+	killed, err := t.deleteContainer(ctx, id, dir)
+	var r foreignRecord
+	if bundle.ReadForeign(dir, &r) == nil && !r.Ended {
+		// The daemon crashed meanwhile: containerd may still be at it.
+		for deadline := time.Now().Add(lateCreate); err == nil && time.Now().Before(deadline); {
+			time.Sleep(lateCreate / 20)
+			_, err = t.deleteContainer(ctx, id, dir)
 		}
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	if err != nil {
 		return Exit{}, fmt.Errorf("delete container %s: %w", id, err)
 	}
 	t.foreign.forget(id)
@@ -160,6 +209,36 @@ func (t *foreignTasks) Delete(ctx context.Context, id, dir string) (Exit, error)
 		return Exit{}, err
 	}
 	return keptExit(dir, killed)
+}
+
+// deleteContainer deletes the container and its task, as far as they are there.
+func (t *foreignTasks) deleteContainer(ctx context.Context, id, dir string) (killed bool, err error) {
+	client, ctx, err := t.foreign.client(ctx)
+	if err != nil {
+		return false, err
+	}
+	c, err := client.LoadContainer(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if killed, err = t.deleteTask(ctx, c, dir); err != nil {
+		return killed, err
+	}
+	var r foreignRecord
+	if bundle.ReadForeign(dir, &r) == nil && !r.Ended {
+		time.Sleep(lateCreate / 4) // a task that is being made is not listed, and cannot be found without its container
+		k, err := t.deleteTask(ctx, c, dir)
+		if killed = killed || k; err != nil {
+			return killed, err
+		}
+	}
+	if err := c.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
+		return killed, err
+	}
+	return killed, nil
 }
 
 // deleteTask kills the task if it runs, notes its exit and deletes it.

@@ -88,7 +88,7 @@ func (m *Manager) launch(ctx context.Context, r LaunchRequest) (Shim, error) {
 
 // start binds the shim's sockets and starts the process on them.
 func (m *Manager) start(r LaunchRequest, s Shim) (int, error) {
-	cmd := exec.Command(m.cfg.Shim, //nolint:gosec // configured by the operator
+	cmd := exec.Command(m.cfg.Shim, //nolint:gosec,noctx // configured by the operator; lives longer than any context
 		"-namespace", m.cfg.Namespace, "-id", r.PodID, "-shared-pid="+fmt.Sprint(r.SharedPID),
 		"-net", r.NetNS, "-ipc", r.IPC, "-uts", r.UTS, "-user", r.User, "-cgroup", r.CgroupPath)
 	for _, path := range []string{s.Address, s.Streams} {
@@ -96,14 +96,14 @@ func (m *Manager) start(r LaunchRequest, s Shim) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 	}
 	out, err := os.OpenFile(filepath.Join(r.Dir, logFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return 0, err
 	}
-	defer out.Close()
+	defer func() { _ = out.Close() }()
 	tmp, err := m.tmp()
 	if err != nil {
 		return 0, err
@@ -134,7 +134,7 @@ func listen(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	l.SetUnlinkOnClose(false)
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, err

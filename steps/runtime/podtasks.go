@@ -92,6 +92,22 @@ func (m *Manager) beginCreate(id string) func() {
 	}
 }
 
+// awaitCreate waits for a creation that is on its way.
+func (m *Manager) awaitCreate(ctx context.Context, id string) error {
+	m.mu.Lock()
+	creating := m.creating[id]
+	m.mu.Unlock()
+	if creating == nil {
+		return nil
+	}
+	select {
+	case <-creating:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 func (t *podTasks) root() string { return t.m.runcRoot(t.handler, filepath.Dir(t.pod.Address)) }
 
 func (t *podTasks) Start(ctx context.Context, id string) error {

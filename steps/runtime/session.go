@@ -71,7 +71,7 @@ func (s *session) run(ctx context.Context) (stdio.Result, error) {
 	if err != nil {
 		return stdio.Result{}, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	s.wire = stdio.NewConn(conn)
 	s.window = make(chan struct{}, stdio.StdinWindow)
 	for range stdio.StdinWindow {
@@ -148,7 +148,7 @@ func (s *session) receive(ctx context.Context) (stdio.Result, error) {
 
 // deliver writes output to the client. After ctx has ended nobody wants it any more.
 func deliver(ctx context.Context, w io.Writer, p []byte) error {
-	if w == nil || ctx.Err() != nil {
+	if w == nil || isClosed(ctx.Done()) {
 		return nil
 	}
 	if _, err := w.Write(p); err != nil {

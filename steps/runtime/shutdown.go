@@ -68,7 +68,7 @@ func (m *Manager) ask(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer c.client.Close()
+	defer func() { _ = c.client.Close() }()
 	ping, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	if _, err := c.tasks.Connect(ping, &taskapi.ConnectRequest{}); err != nil {

@@ -86,7 +86,7 @@ func (h *Hub) Start(stdout, stderr io.ReadCloser) {
 
 // copy reads one stream to its end.
 func (h *Hub) copy(stream Stream, r io.ReadCloser) {
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	split := NewSplitter(h.opts.MaxLine)
 	err := readChunks(r, func(b []byte) {
 		h.log.Append(stream, func(emit func([]byte, bool)) { split.Feed(b, emit) })

@@ -67,7 +67,7 @@ func KillProcess(path string) error {
 	if err != nil {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if again, err := ReadProcess(path); err != nil || again != pid {
 		return err // it has gone, and fd is another one
 	}

@@ -161,6 +161,9 @@ type CreateRequest struct {
 	Binary        string                 `protobuf:"bytes,8,opt,name=binary,proto3" json:"binary,omitempty"`
 	Root          string                 `protobuf:"bytes,9,opt,name=root,proto3" json:"root,omitempty"`
 	SystemdCgroup bool                   `protobuf:"varint,10,opt,name=systemd_cgroup,json=systemdCgroup,proto3" json:"systemd_cgroup,omitempty"`
+	// checkpoint is the directory of the dump that the processes are restored from when the
+	// container is started; empty: they are made anew.
+	Checkpoint    string `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +266,13 @@ func (x *CreateRequest) GetSystemdCgroup() bool {
 		return x.SystemdCgroup
 	}
 	return false
+}
+
+func (x *CreateRequest) GetCheckpoint() string {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return ""
 }
 
 type CreateResponse struct {
@@ -424,7 +434,7 @@ const file_shim_proto_rawDesc = "" +
 	"\vInfoRequest\";\n" +
 	"\fInfoResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x19\n" +
-	"\binit_pid\x18\x02 \x01(\x05R\ainitPid\"\x98\x02\n" +
+	"\binit_pid\x18\x02 \x01(\x05R\ainitPid\"\xb8\x02\n" +
 	"\rCreateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\tR\x06bundle\x12\x1a\n" +
@@ -438,7 +448,10 @@ const file_shim_proto_rawDesc = "" +
 	"\x06binary\x18\b \x01(\tR\x06binary\x12\x12\n" +
 	"\x04root\x18\t \x01(\tR\x04root\x12%\n" +
 	"\x0esystemd_cgroup\x18\n" +
-	" \x01(\bR\rsystemdCgroup\"\"\n" +
+	" \x01(\bR\rsystemdCgroup\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\v \x01(\tR\n" +
+	"checkpoint\"\"\n" +
 	"\x0eCreateResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\"\"\n" +
 	"\x10ContainerRequest\x12\x0e\n" +
