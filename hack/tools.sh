@@ -7,8 +7,8 @@
 #
 #   hack/tools.sh [run] [test] [lint] [generate]      (no argument: run test lint)
 #
-#   run       Debian packages, runc, CNI plugins, crictl
-#   test      critest, ginkgo, an upstream containerd with ctr and its shim
+#   run       Debian packages, runc, CNI plugins, crictl, ctr
+#   test      critest, ginkgo, an upstream containerd with its shim
 #   lint      golangci-lint, shellcheck
 #   generate  protoc and its Go plugins
 set -euo pipefail
@@ -100,8 +100,10 @@ ginkgo() { goinstall "$bin" "github.com/onsi/ginkgo/v2/ginkgo@$GINKGO_VERSION"; 
 
 upstream() {
 	local m=github.com/containerd/containerd/v2/cmd v=$CONTAINERD_VERSION
-	goinstall "$bin" "$m/containerd@$v" "$m/ctr@$v" "$m/containerd-shim-runc-v2@$v"
+	goinstall "$bin" "$m/containerd@$v" "$m/containerd-shim-runc-v2@$v"
 }
+
+ctr() { goinstall "$bin" "github.com/containerd/containerd/v2/cmd/ctr@$CONTAINERD_VERSION"; }
 
 golangci() { goinstall "$bin" "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$GOLANGCI_LINT_VERSION"; }
 
@@ -110,6 +112,7 @@ run_tools() {
 	once runc "$RUNC_VERSION" runc
 	once cni-plugins "$CNI_PLUGINS_VERSION" plugins
 	once crictl "$CRI_TOOLS_VERSION" crictl
+	once ctr "$CONTAINERD_VERSION" ctr
 }
 
 test_tools() {
