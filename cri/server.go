@@ -51,6 +51,7 @@ type Server struct {
 	unclaimed unclaimed
 	features  handlerFeatures
 	podCIDR   podCIDR
+	drain     *drain
 }
 
 // New returns a server. It starts nothing: Run does.
@@ -59,7 +60,7 @@ func New(d Dependencies) (*Server, error) {
 		engine: d.Engine, services: d.Services, config: d.Services.Config,
 		version: d.Version, shown: d.Config,
 		images: images.New(d.Services.Store, d.Engine),
-		stats:  stats.New(stats.Options{}),
+		stats:  stats.New(stats.Options{}), drain: newDrain(),
 	}
 	s.monitor = newMonitor(d.Engine, d.Services.Runtime)
 	s.monitor.forget = s.stats.Forget

@@ -41,6 +41,7 @@ type instance struct {
 	timeline *engine.Timeline
 	metrics  *metrics
 	launch   *launch
+	node     *node
 	tasks    tasks
 	// undo is run backwards when the daemon ends.
 	undo []func(context.Context) error
@@ -141,7 +142,7 @@ func (i *instance) startEngine(ctx, life context.Context) error {
 		return fmt.Errorf("open the journal: %w", err)
 	}
 	observers := append([]engine.Observer{i.timeline, i.metrics, logs{klog.FromContext(ctx)}}, faultObservers()...)
-	i.launch = &launch{cfg: i.cfg, journal: journal, observers: observers}
+	i.launch = &launch{cfg: i.cfg, journal: faultJournal(journal), observers: observers}
 	store, err := startGraph(life, i.launch)
 	if err != nil && i.launch.engine != nil {
 		return errors.Join(err, i.launch.engine.Close(life)) // it owns the journal
@@ -173,7 +174,8 @@ func (i *instance) startAdmin(ctx, _ context.Context) error {
 		Version: version.String(), Root: i.cfg.Root, State: i.cfg.State, ConfigFile: i.cfg.File(), Started: i.began,
 	}
 	g := grpc.NewServer()
-	admin.RegisterAdminServer(g, admin.NewServer(i.launch.engine, i.timeline, about))
+	i.node = &node{cfg: i.cfg, launch: i.launch}
+	admin.RegisterAdminServer(g, admin.NewServer(i.launch.engine, i.timeline, i.node, about))
 	return i.serve(ctx, "admin", i.cfg.Admin.Socket, g)
 }
 
@@ -199,6 +201,8 @@ func (i *instance) startCRI(ctx, _ context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the CRI server: %w", err)
 	}
+	status := server.Status
+	i.node.status.Store(&status)
 	options, err := interceptors.ServerOptions(interceptors.Options{Logger: klog.FromContext(ctx), Registerer: i.metrics.registry})
 	if err != nil {
 		return fmt.Errorf("make the CRI server: %w", err)
@@ -207,7 +211,14 @@ func (i *instance) startCRI(ctx, _ context.Context) error {
 	g := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(limit))...)
 	server.Register(g)
 	i.tasks.run("cri", server.Run)
-	return i.serve(ctx, "cri", i.cfg.CRI.Socket, g)
+	if err := i.serve(ctx, "cri", i.cfg.CRI.Socket, g); err != nil {
+		return err
+	}
+	i.onStop(func(context.Context) error { // before the RPCs in flight are waited for
+		server.Drain()
+		return nil
+	})
+	return nil
 }
 
 // serve serves g on a unix socket until the daemon stops; then RPCs in flight
