@@ -116,6 +116,15 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.gone()
+	}
+	return n, err
+}
+
 // Close ends the output, and goes on reading for a while so that the client
 // gets all of it.
 func (c *conn) Close() error {

@@ -86,8 +86,8 @@ func (s *Server) runBounded(ctx context.Context, tasks runtime.Tasks, r runtime.
 	}
 	results := make(chan result, 1)
 	go func() {
-		defer leave()
 		code, err := tasks.Exec(ctx, r)
+		leave() // first: the next command may follow at once
 		results <- result{code, err}
 	}()
 	select {

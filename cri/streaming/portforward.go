@@ -44,11 +44,11 @@ func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, str
 		return net.ErrClosed
 	}
 	defer done()
-	conn, err := f.server.dial(f.session, pod, port)
+	conn, err := f.server.dial(f.session, pod, port) //nolint:contextcheck // see forwarder
 	if err != nil {
 		return fmt.Errorf("connect to port %d of pod %s: %w", port, pod, err)
 	}
-	relay(f.session, conn, stream)
+	relay(f.session, conn, stream) //nolint:contextcheck // see forwarder
 	return nil
 }
 

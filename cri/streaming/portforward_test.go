@@ -21,11 +21,11 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 // newPod gives the node a pod with its own network.
@@ -117,7 +117,7 @@ func dialer(t *testing.T, s *Server, pod string) httpstream.Dialer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
+	return spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
 }
 
 // forward opens a session with the real client; it returns the local address of each port.
@@ -128,7 +128,7 @@ func forward(t *testing.T, s *Server, pod string, ports ...uint16) []string {
 		specs = append(specs, fmt.Sprintf("0:%d", p))
 	}
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	f, err := portforward.NewOnAddresses(dialer(t, s, pod), []string{"127.0.0.1"}, specs, stop, ready, io.Discard, io.Discard)
+	f, err := portforward.NewOnAddressesForStreaming(dialer(t, s, pod), []string{"127.0.0.1"}, specs, stop, ready, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,12 @@ func forward(t *testing.T, s *Server, pod string, ports ...uint16) []string {
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { close(stop); <-ended })
+	t.Cleanup(func() {
+		close(stop)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 	forwarded, err := f.GetPorts()
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,8 @@ const (
 	defaultIdleTimeout = 4 * time.Hour
 	// headerTimeout bounds how long a connected client may take to make its request.
 	headerTimeout = 30 * time.Second
+	// closeTimeout bounds how long Close waits for sessions it has cut.
+	closeTimeout = 20 * time.Second
 )
 
 // Config of the streaming server.
@@ -116,7 +118,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("listen for streaming clients: %w", err)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	s.listener = newListener(s.ctx, raw)
+	s.listener = newListener(s.ctx, raw) //nolint:contextcheck // sessions outlive Start
 	s.base = baseURL(s.cfg, raw.Addr())
 	var l net.Listener = s.listener
 	if s.cfg.TLS != nil {
@@ -141,7 +143,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.Close()
 }
 
-// Close cuts all sessions and waits for them to end.
+// Close cuts all sessions and waits (bounded) for them to end.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -153,11 +155,22 @@ func (s *Server) Close() error {
 	s.cancel()
 	err := s.http.Close()
 	l.closeAll()
-	s.sessions.Wait()
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("close the streaming server: %w", err)
 	}
-	return nil
+	ended := make(chan struct{})
+	go func() {
+		s.sessions.Wait()
+		close(ended)
+	}()
+	timer := time.NewTimer(closeTimeout)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("close the streaming server: sessions did not end within %s: %w", closeTimeout, errdefs.ErrUnavailable)
+	}
 }
 
 // context is the one of what is done on behalf of the server itself.

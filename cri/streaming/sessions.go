@@ -62,6 +62,8 @@ type session struct {
 }
 
 // ExecInContainer implements remotecommand.Executor; the request is known to run.
+//
+//nolint:revive // as many parameters as the interface has
 func (s session) ExecInContainer(ctx context.Context, _, _, _ string, _ []string, in io.Reader, out, err io.WriteCloser,
 	_ bool, resize <-chan remotecommand.TerminalSize, _ time.Duration,
 ) error {
@@ -69,6 +71,8 @@ func (s session) ExecInContainer(ctx context.Context, _, _, _ string, _ []string
 }
 
 // AttachContainer implements remotecommand.Attacher.
+//
+//nolint:revive // as many parameters as the interface has
 func (s session) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, err io.WriteCloser,
 	_ bool, resize <-chan remotecommand.TerminalSize,
 ) error {
@@ -76,7 +80,10 @@ func (s session) AttachContainer(ctx context.Context, _, _, _ string, in io.Read
 }
 
 // start runs the session on the streams that were asked for. Its output is
-// ended before it returns, hence before its status is sent.
+// ended before it returns, hence before its status is sent. It is called on the
+// goroutine of the HTTP handler, which it aborts when the client has gone: there
+// is nobody to send a status to, and the library would wait for ever to write to
+// a stream whose opening it could not acknowledge.
 func (s session) start(ctx context.Context, st streams) error {
 	if !s.opts.Stdin {
 		st.stdin = nil
@@ -91,6 +98,9 @@ func (s session) start(ctx context.Context, st streams) error {
 		st.resize = nil
 	}
 	err := s.run(ctx, st)
+	if ctx.Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
 	for _, w := range []io.Closer{st.stdout, st.stderr} {
 		if w != nil {
 			_ = w.Close() // fails only if the client has gone

@@ -210,7 +210,9 @@ func TestExecEndsWithItsClient(t *testing.T) {
 		}
 		cancel()
 		_ = r.Close()
-		<-ended
+		if err := <-ended; err == nil {
+			t.Errorf("%s: the session ended by itself", transport)
+		}
 		n.mu.Lock()
 		pid := n.pids[len(n.pids)-1]
 		n.mu.Unlock()
@@ -233,7 +235,9 @@ func gone(t *testing.T, group int) {
 func TestSessionsDoNotLeak(t *testing.T) {
 	s, n := serve(t, Config{})
 	n.stdin = true
+	attached := make(chan struct{})
 	n.attach = func(ctx context.Context, r tasks.AttachRequest) error {
+		attached <- struct{}{}
 		if r.Stdin != nil {
 			go func() { _, _ = io.Copy(io.Discard, r.Stdin) }()
 		}
@@ -252,14 +256,14 @@ func TestSessionsDoNotLeak(t *testing.T) {
 			}
 		}
 		for i := range 200 {
-			cutAttach(t, s, transport, i%2 == 0)
+			cutAttach(t, s, transport, i%2 == 0, attached)
 		}
 	}
 	settle(t, before)
 }
 
-// cutAttach attaches to a silent container and hangs up soon.
-func cutAttach(t *testing.T, s *Server, transport string, stdin bool) {
+// cutAttach attaches to a silent container and hangs up.
+func cutAttach(t *testing.T, s *Server, transport string, stdin bool, attached <-chan struct{}) {
 	t.Helper()
 	reply, err := s.GetAttach(&cri.AttachRequest{ContainerId: "running", Stdout: true, Stdin: stdin})
 	if err != nil {
@@ -269,8 +273,12 @@ func cutAttach(t *testing.T, s *Server, transport string, stdin bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	go func() {
+		<-attached
+		cancel()
+	}()
 	o := remotecommand.StreamOptions{Stdout: io.Discard}
 	if stdin {
 		r, w := io.Pipe()
@@ -280,6 +288,33 @@ func cutAttach(t *testing.T, s *Server, transport string, stdin bool) {
 	if err := client.StreamWithContext(ctx, o); err == nil {
 		t.Fatal("attaching to a silent container ended by itself")
 	}
+}
+
+// A client that goes at any moment, also in the middle of opening its streams.
+func TestClientsThatGoEarly(t *testing.T) {
+	s, n := serve(t, Config{CreationTimeout: time.Second})
+	n.attach = func(ctx context.Context, _ tasks.AttachRequest) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	before := count(t)
+	for i := range 200 {
+		reply, err := s.GetAttach(&cri.AttachRequest{ContainerId: "running", Stdout: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := transports["SPDY"](reply.GetUrl())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+		err = client.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard})
+		cancel()
+		if err == nil {
+			t.Fatal("attaching to a silent container ended by itself")
+		}
+	}
+	settle(t, before)
 }
 
 func TestAttach(t *testing.T) {
@@ -350,7 +385,7 @@ func TestCloseCutsSessions(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	<-ended
+	t.Logf("the client of a cut session got: %v", <-ended)
 	if _, err := s.GetAttach(&cri.AttachRequest{ContainerId: "running", Stdout: true}); !errdefs.IsUnavailable(err) {
 		t.Errorf("a URL of a closed server: %v", err)
 	}

@@ -60,7 +60,8 @@ func (s *Server) serveV5(w http.ResponseWriter, r *http.Request, opts remotecomm
 	})
 	ws.SetIdleTimeout(s.cfg.IdleTimeout)
 	_, channels, err := ws.Open(w, r)
-	logger := klog.FromContext(r.Context())
+	ctx := r.Context()
+	logger := klog.FromContext(ctx)
 	if err != nil {
 		logger.Info("Could not open a WebSocket session", "err", err)
 		return
@@ -73,10 +74,10 @@ func (s *Server) serveV5(w http.ResponseWriter, r *http.Request, opts remotecomm
 	}
 	if opts.TTY {
 		sizes := make(chan remotecommand.TerminalSize)
-		s.sessions.Go(func() { decodeSizes(r.Context(), channels[remotecommand.StreamResize], sizes) })
+		s.sessions.Go(func() { decodeSizes(ctx, channels[remotecommand.StreamResize], sizes) })
 		st.resize = sizes
 	}
-	err = session{opts, run}.start(r.Context(), st)
+	err = session{opts, run}.start(ctx, st)
 	status, err := json.Marshal(statusOf(err))
 	if err == nil {
 		_, err = channels[remotecommand.StreamErr].Write(status)
