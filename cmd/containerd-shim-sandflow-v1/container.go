@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -36,12 +37,18 @@ type container struct {
 	made   chan struct{} // closed when the creation has ended
 	failed error         // why; set before made is closed
 	hub    *stdio.Hub    // nil if the caller owns stdio; set before made is closed
-	memory string        // directory of its memory cgroup
+	// operation is the dump or restoration in flight; freezing is held while it is frozen or thawed.
+	operation operation
+	freezing  sync.Mutex
+	// closeLater closes the ends of the pipes that the task service opens when a container is
+	// restored; nil if it is not to be.
+	closeLater func()
 	// closeStdin closes the end of stdin's pipe that is kept for the runtime.
 	closeStdin func()
-	pid        int
 
-	fdLock sync.Mutex // held while pidfd is used or closed
+	fdLock sync.Mutex // guards pid, memory and pidfd; held while pidfd is used or closed
+	pid    int        // 0 until it is restored, if it is to be
+	memory string     // directory of its memory cgroup
 	pidfd  int        // -1 if there is none (any more)
 
 	exited  chan struct{} // closed when the process has ended
@@ -70,7 +77,7 @@ func (p *pod) Create(ctx context.Context, r *shimapi.CreateRequest) (*shimapi.Cr
 		return nil, errgrpc.ToGRPC(err)
 	}
 	close(c.made)
-	return &shimapi.CreateResponse{Pid: int32(c.pid)}, nil //nolint:gosec // PIDs are below 2^22
+	return &shimapi.CreateResponse{Pid: int32(c.initPID())}, nil //nolint:gosec // PIDs are below 2^22
 }
 
 func (p *pod) create(ctx context.Context, c *container, r *shimapi.CreateRequest) error {
@@ -78,7 +85,11 @@ func (p *pod) create(ctx context.Context, c *container, r *shimapi.CreateRequest
 	if err != nil {
 		return err
 	}
-	defer pipes.closeTheirs()
+	if r.Checkpoint == "" {
+		defer pipes.closeTheirs()
+	} else {
+		c.closeLater = pipes.closeTheirs
+	}
 	c.closeStdin = pipes.closeStdin
 	c.hub, err = stdio.New(stdio.Options{
 		LogPath: r.LogPath, MaxLine: int(r.MaxLogLine), Stdin: pipes.ours.stdin,
@@ -98,7 +109,7 @@ func (p *pod) create(ctx context.Context, c *container, r *shimapi.CreateRequest
 		return err
 	}
 	req := &taskapi.CreateTaskRequest{ID: r.Id, Bundle: r.Bundle, Terminal: r.Terminal, Options: opts,
-		Stdin: pipes.path(pipes.theirs.stdin), Stdout: pipes.path(pipes.theirs.stdout)}
+		Checkpoint: r.Checkpoint, Stdin: pipes.path(pipes.theirs.stdin), Stdout: pipes.path(pipes.theirs.stdout)}
 	if !r.Terminal {
 		req.Stderr = pipes.path(pipes.theirs.stderr)
 	}
@@ -106,14 +117,30 @@ func (p *pod) create(ctx context.Context, c *container, r *shimapi.CreateRequest
 	if err != nil {
 		return errgrpc.ToNative(err) // it has the runtime's own words
 	}
-	c.pid = int(resp.Pid)
+	if resp.Pid != 0 {
+		c.know(ctx, int(resp.Pid))
+	}
+	return nil
+}
+
+// know takes note of the container's init.
+func (c *container) know(ctx context.Context, pid int) {
+	c.fdLock.Lock()
+	defer c.fdLock.Unlock()
+	var err error
+	c.pid = pid
 	if c.pidfd, err = unix.PidfdOpen(c.pid, 0); err != nil {
 		c.pidfd = -1 // already dead: there is nothing to signal
 	}
 	if c.memory, err = bundle.MemoryCgroup(c.pid); err != nil {
 		log.G(ctx).WithError(err).Warnf("out-of-memory kills of container %s will not be seen", c.id)
 	}
-	return nil
+}
+
+func (c *container) initPID() int {
+	c.fdLock.Lock()
+	defer c.fdLock.Unlock()
+	return c.pid
 }
 
 func createOptions(r *shimapi.CreateRequest) (*anypb.Any, error) {
@@ -121,9 +148,13 @@ func createOptions(r *shimapi.CreateRequest) (*anypb.Any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return typeurl.MarshalAnyToProto(&runcopts.Options{
+	opts := &runcopts.Options{
 		BinaryName: r.Binary, Root: r.Root, SystemdCgroup: r.SystemdCgroup, IoUid: uid, IoGid: gid,
-	})
+	}
+	if r.Checkpoint != "" {
+		opts.CriuWorkPath = filepath.Dir(r.Checkpoint) // CRIU's log lies beside the dump
+	}
+	return typeurl.MarshalAnyToProto(opts)
 }
 
 // rootIDs are the host's IDs of the container's root, which must own its stdio.
@@ -150,7 +181,10 @@ func hostID(maps []specs.LinuxIDMapping) uint32 {
 // end records the container's exit. It is called once, by the publisher.
 func (c *container) end(ctx context.Context, code uint32, at time.Time) {
 	c.exit = bundle.Exit{Code: code, At: at}
-	kills, err := bundle.OOMKills(c.memory)
+	c.fdLock.Lock()
+	memory := c.memory
+	c.fdLock.Unlock()
+	kills, err := bundle.OOMKills(memory)
 	if err != nil {
 		log.G(ctx).WithError(err).Warnf("count out-of-memory kills of container %s", c.id)
 	}
@@ -189,6 +223,9 @@ func (c *container) release() {
 	}
 	if c.closeStdin != nil {
 		c.closeStdin()
+	}
+	if c.closeLater != nil {
+		c.closeLater()
 	}
 	c.fdLock.Lock()
 	defer c.fdLock.Unlock()

@@ -79,6 +79,10 @@ func (i *initProcess) start(o options) {
 
 // stop kills the init and with it all that is left in its PID namespace.
 func (i *initProcess) stop() {
+	select {
+	case <-i.ready: // one that is being started would be left otherwise
+	case <-time.After(killGrace):
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.pid == 0 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -149,12 +150,21 @@ func (p *pod) delete(ctx context.Context, c *container) error {
 
 // kill ends a container that still runs and waits for that.
 func (p *pod) kill(ctx context.Context, c *container) error {
+	if err := c.operation.giveUp(ctx); err != nil {
+		return fmt.Errorf("kill container %s: %w", c.id, err)
+	}
+	if c.initPID() == 0 {
+		return nil // it was to be restored, and was not
+	}
 	select {
 	case <-c.drained:
 		return nil
 	case <-c.exited: // only its output is missing
 	default:
 		_ = c.signal(unix.SIGKILL)
+		if p.paused(ctx, c.id) { // a frozen process does not die on cgroup v1
+			_, _ = p.tasks.Resume(ctx, &taskapi.ResumeRequest{ID: c.id})
+		}
 	}
 	t := time.NewTimer(killGrace)
 	defer t.Stop()
@@ -164,8 +174,14 @@ func (p *pod) kill(ctx context.Context, c *container) error {
 	case <-ctx.Done():
 		return fmt.Errorf("kill container %s: %w", c.id, ctx.Err())
 	case <-t.C:
-		return fmt.Errorf("kill container %s: process %d is still there after %s: %w", c.id, c.pid, killGrace, errdefs.ErrUnavailable)
+		return fmt.Errorf("kill container %s: process %d is still there after %s: %w", c.id, c.initPID(), killGrace, errdefs.ErrUnavailable)
 	}
+}
+
+// paused tells whether a container is frozen.
+func (p *pod) paused(ctx context.Context, id string) bool {
+	s, err := p.tasks.State(ctx, &taskapi.StateRequest{ID: id})
+	return err == nil && s.Status == tasktypes.Status_PAUSED
 }
 
 // Shutdown kills and removes all containers, and ends the shim after it has answered.

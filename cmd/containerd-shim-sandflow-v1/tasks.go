@@ -40,7 +40,7 @@ func (t *taskService) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*ta
 	if err := t.pod.delete(ctx, c); err != nil {
 		return nil, errgrpc.ToGRPC(err)
 	}
-	return &taskapi.DeleteResponse{Pid: uint32(c.pid), ExitStatus: c.exit.Code, ExitedAt: timestamppb.New(c.exit.At)}, nil //nolint:gosec // a PID
+	return &taskapi.DeleteResponse{Pid: uint32(c.initPID()), ExitStatus: c.exit.Code, ExitedAt: timestamppb.New(c.exit.At)}, nil //nolint:gosec // a PID
 }
 
 // Kill of one process needs no OCI runtime.
@@ -49,7 +49,10 @@ func (t *taskService) Kill(ctx context.Context, r *taskapi.KillRequest) (*ptypes
 	if err != nil || r.ExecID != "" || r.All {
 		return t.TTRPCTaskService.Kill(ctx, r)
 	}
-	if t.paused(ctx, r.ID) { // a frozen process gets no signal; the runtime knows how to thaw it
+	if err := c.operation.giveUp(ctx); err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("kill container %s: %w", r.ID, err))
+	}
+	if t.pod.paused(ctx, r.ID) { // a frozen process gets no signal; the runtime knows how to thaw it
 		return t.TTRPCTaskService.Kill(ctx, r)
 	}
 	switch err := c.signal(unix.Signal(r.Signal)); {
@@ -60,11 +63,6 @@ func (t *taskService) Kill(ctx context.Context, r *taskapi.KillRequest) (*ptypes
 	default:
 		return nil, errgrpc.ToGRPC(fmt.Errorf("kill container %s: %w: %w", r.ID, err, errdefs.ErrInvalidArgument))
 	}
-}
-
-func (t *taskService) paused(ctx context.Context, id string) bool {
-	s, err := t.State(ctx, &taskapi.StateRequest{ID: id})
-	return err == nil && s.Status.String() == "PAUSED"
 }
 
 // Connect tells the shim's PID also before there is any container.

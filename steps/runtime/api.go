@@ -91,6 +91,19 @@ type CreateRequest struct {
 	Stdin, StdinOnce bool
 	// LogPath is the absolute path of the CRI log; empty: output is drained.
 	LogPath string
+	// Checkpoint is the directory of the dump that the container's processes are restored
+	// from when it is started; empty: they are made anew. Its parent takes CRIU's log.
+	Checkpoint string
+}
+
+// CheckpointRequest asks for a dump of all processes of a container.
+type CheckpointRequest struct {
+	ID string
+	// Images is an existing directory that takes the dump, Work one that takes CRIU's log
+	// and statistics.
+	Images, Work string
+	// Terminal is set for a container that has one.
+	Terminal bool
 }
 
 // Size is the size of a terminal in characters.
@@ -146,7 +159,8 @@ type State struct {
 // Tasks runs the containers of one pod. All errors are of an errdefs class where one
 // fits: ErrNotFound for an unknown container, ErrUnavailable for a shim that is gone.
 type Tasks interface {
-	// Create makes the container, not yet running its process, and gives its init's PID.
+	// Create makes the container, not yet running its process, and gives its init's PID;
+	// 0 if it is to be restored, since there is no process before Start then.
 	Create(ctx context.Context, r CreateRequest) (pid int, err error)
 	// Start runs the created container's process.
 	Start(ctx context.Context, id string) error
@@ -167,6 +181,13 @@ type Tasks interface {
 	Update(ctx context.Context, id string, r *specs.LinuxResources, annotations map[string]string) error
 	// ReopenLog opens the log file anew after a rotation. ErrFailedPrecondition if the container is over.
 	ReopenLog(ctx context.Context, id string) error
+	// Pause freezes all processes of a running container. Frozen already: success.
+	Pause(ctx context.Context, id string) error
+	// Resume thaws them, giving up a dump in flight. Not frozen: success.
+	Resume(ctx context.Context, id string) error
+	// Checkpoint dumps the processes of a running or a paused container, which stays as it
+	// is. It is given up when ctx ends, and when the container is resumed, killed or deleted.
+	Checkpoint(ctx context.Context, r CheckpointRequest) error
 	// Attach joins the container's streams until the container ends (nil) or the client leaves.
 	Attach(ctx context.Context, id string, r AttachRequest) error
 }

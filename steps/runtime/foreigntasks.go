@@ -63,7 +63,7 @@ func (t *foreignTasks) Create(ctx context.Context, r CreateRequest) (int, error)
 		defer finish()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), foreignCreateTimeout)
 		defer cancel()
-		defer context.AfterFunc(t.foreign.ctx, cancel)()
+		defer context.AfterFunc(t.foreign.ctx, cancel)() //nolint:contextcheck // ends with the manager too
 		pid, err := t.create(ctx, r)
 		if t.foreign.ctx.Err() == nil {
 			err = errors.Join(err, endCreate(r.Bundle))
@@ -113,11 +113,15 @@ func (t *foreignTasks) create(ctx context.Context, r CreateRequest) (int, error)
 		return 0, err
 	}
 	rootfs := []mount.Mount{{Type: "bind", Source: filepath.Join(r.Bundle, "rootfs"), Options: []string{"rbind", "rw"}}}
-	task, err := c.NewTask(ctx, func(string) (cio.IO, error) { return fifoIO{r.Bundle, record}, nil }, containerd.WithRootFS(rootfs))
+	opts := append(restoreOptions(r), containerd.WithRootFS(rootfs))
+	task, err := c.NewTask(ctx, func(string) (cio.IO, error) { return fifoIO{r.Bundle, record}, nil }, opts...)
 	if err != nil {
 		return 0, err
 	}
 	pid := int(task.Pid())
+	if pid == 0 {
+		return 0, nil // to be restored
+	}
 	if record.Memory, err = bundle.MemoryCgroup(pid); err != nil {
 		klog.FromContext(ctx).Error(err, "Out-of-memory kills will not be seen", "container", r.ID)
 	}

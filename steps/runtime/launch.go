@@ -104,8 +104,8 @@ func (m *Manager) start(r LaunchRequest, s Shim) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = out.Close() }()
-	tmp, err := m.tmp()
-	if err != nil {
+	tmp := m.tmp(r.PodID)
+	if err := os.MkdirAll(tmp, 0o700); err != nil {
 		return 0, err
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = r.Dir, out, out
@@ -119,13 +119,11 @@ func (m *Manager) start(r LaunchRequest, s Shim) (int, error) {
 	return cmd.Process.Pid, err
 }
 
-// tmp is a short private directory for the sockets over which the OCI runtime hands terminals.
-func (m *Manager) tmp() (string, error) {
-	dir := filepath.Join(m.cfg.State, "tmp")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	return dir, nil
+// tmp is a private directory of a shim for what is passed to the OCI runtime and for
+// the sockets over which it hands terminals, which need a path shorter than the pod's.
+func (m *Manager) tmp(podID string) string {
+	const enough = 16 // of a random ID
+	return filepath.Join(m.cfg.State, "tmp", podID[:min(len(podID), enough)])
 }
 
 // listen binds a socket that only root can use and gives it as a file.

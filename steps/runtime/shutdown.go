@@ -40,7 +40,7 @@ func (m *Manager) Shutdown(ctx context.Context, podID, dir string) error {
 
 func (m *Manager) shutdown(ctx context.Context, podID, dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return unpin(pidNamespace(dir))
+		return errors.Join(unpin(pidNamespace(dir)), os.RemoveAll(m.tmp(podID)))
 	}
 	if err := m.ask(ctx, dir); err != nil && !errdefs.IsUnavailable(err) {
 		klog.FromContext(ctx).Info("Shim did not shut down by itself, killing it", "sandbox", podID, "err", err)
@@ -59,7 +59,7 @@ func (m *Manager) shutdown(ctx context.Context, podID, dir string) error {
 			return err
 		}
 	}
-	return os.RemoveAll(dir)
+	return errors.Join(os.RemoveAll(m.tmp(podID)), os.RemoveAll(dir))
 }
 
 // ask asks the shim to end and waits for that. It does not wait long for a shim that hangs.

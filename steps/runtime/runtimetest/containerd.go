@@ -46,7 +46,7 @@ func Containerd(t testing.TB) (address, shim string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(daemon, "--config", config)
+	cmd := exec.Command(daemon, "--config", config) //nolint:noctx // ended in Cleanup
 	cmd.Stdout, cmd.Stderr = logs, logs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := cmd.Start(); err != nil {
@@ -58,7 +58,7 @@ func Containerd(t testing.TB) (address, shim string) {
 		_ = logs.Close()
 	})
 	for range 500 {
-		if c, err := net.Dial("unix", address); err == nil {
+		if c, err := new(net.Dialer).DialContext(t.Context(), "unix", address); err == nil {
 			_ = c.Close()
 			return address, shim
 		}

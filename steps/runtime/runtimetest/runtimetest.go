@@ -45,7 +45,7 @@ func Root(t testing.TB) string {
 
 func repository(t testing.TB) string {
 	t.Helper()
-	out, err := exec.Command("go", "env", "GOMOD").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output()
 	if err != nil {
 		t.Fatalf("find the repository: %v", err)
 	}

@@ -24,7 +24,7 @@ func World(t testing.TB, state string) []string {
 			return err
 		}
 		rel, _ := filepath.Rel(state, path)
-		if d.Name() == "rootfs" || rel == "tmp" || rel == "logs" {
+		if d.Name() == "rootfs" || rel == "logs" {
 			return fs.SkipDir
 		}
 		w = append(w, "file "+rel)
