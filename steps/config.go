@@ -67,6 +67,10 @@ func (c Config) ContainerDir(id string) string { return filepath.Join(c.State, "
 // VolumeDir is the directory under Root that holds copies of the image's volumes for one container.
 func (c Config) VolumeDir(id string) string { return filepath.Join(c.Root, "volumes", id) }
 
+// DumpDir is the directory that a container's processes are restored from: their dump is
+// in its directory "checkpoint". It goes with the container's volumes.
+func (c Config) DumpDir(id string) string { return filepath.Join(c.VolumeDir(id), "dump") }
+
 // RuntimeFor returns the runtime of a handler ("" is the default); ok is false if there is none.
 func (c Config) RuntimeFor(handler string) (Runtime, bool) {
 	if handler == "" {

@@ -23,6 +23,8 @@ var (
 	PodNetwork    = engine.NewSlot[Network]("sandbox.network")                                   // by action network
 	PodShim       = engine.NewSlot[Shim]("sandbox.shim")                                         // by action shim
 	PodLost       = engine.NewSlot[bool]("sandbox.lost")                                         // amended: its shim went away unasked
+	PodCut        = engine.NewSlot[Cut]("sandbox.cut")                                           // amended
+	PodRestore    = engine.NewSlot[Restore]("sandbox.restore")                                   // amended
 	PodResources  = engine.NewSlot[Proto[*runtime.LinuxContainerResources]]("sandbox.resources") // amended
 	PodOverhead   = engine.NewSlot[Proto[*runtime.LinuxContainerResources]]("sandbox.overhead")  // amended
 )
@@ -34,6 +36,7 @@ var (
 	ContainerRootfs    = engine.NewSlot[Rootfs]("container.rootfs")                                // by action rootfs
 	ContainerVolumes   = engine.NewSlot[Volumes]("container.volumes")                              // by action volumes
 	ContainerSpec      = engine.NewSlot[Spec]("container.spec")                                    // by action spec
+	ContainerCgroup    = engine.NewSlot[string]("container.cgroup")                                // by action nri-container, if plugins want another
 	ContainerTask      = engine.NewSlot[Task]("container.task")                                    // by action task
 	ContainerExit      = engine.NewSlot[Exit]("container.exit")                                    // amended
 	ContainerResources = engine.NewSlot[Proto[*runtime.ContainerResources]]("container.resources") // amended
@@ -97,7 +100,21 @@ type Ctr struct {
 	// (NamespaceMode TARGET); 0 for none.
 	TargetPID  int
 	StopSignal string
+	// Restored is set for a container whose processes come from the dump in Config.DumpDir.
+	Restored bool
 }
+
+// Cut is a checkpoint in the making: what must be put right if the daemon dies in it.
+type Cut struct {
+	// Containers may be frozen.
+	Containers []string
+	// Paths are the half-made files and directories.
+	Paths []string
+}
+
+// Restore marks a pod that is being made from a checkpoint. A daemon that finds one
+// pending at its start removes it: nobody was told of it.
+type Restore struct{ Pending bool }
 
 // Image is what a container needs to know of its image.
 type Image struct {
@@ -151,6 +168,16 @@ type Exit struct {
 	Message  string
 	Started  time.Time // zero if it never ran
 	Finished time.Time
+}
+
+// CgroupPath is the cgroup of a container as its OCI spec names it: where the
+// action spec put it, or where NRI plugins want it.
+func CgroupPath(r engine.Reader) (string, error) {
+	if path, ok, err := ContainerCgroup.Get(r); ok || err != nil {
+		return path, err
+	}
+	written, err := ContainerSpec.Need(r)
+	return written.CgroupPath, err
 }
 
 // Proto carries a protobuf message through JSON.

@@ -127,7 +127,10 @@ func TestCheckpoint(t *testing.T) {
 func TestCheckpointGivenUp(t *testing.T) {
 	for name, end := range map[string]func(l *lab, id string){
 		"resume": func(l *lab, id string) { l.must(l.tasks.Resume(l.Context(), id)) },
-		"kill":   func(l *lab, id string) { l.must(l.tasks.Kill(l.Context(), id, uint32(unix.SIGKILL), false)); l.wait(id) },
+		"kill": func(l *lab, id string) {
+			l.must(l.tasks.Kill(l.Context(), id, uint32(unix.SIGKILL), false))
+			l.wait(id)
+		},
 		"delete": func(l *lab, id string) { l.delete(id) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -84,18 +84,38 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	if err != nil {
 		return fmt.Errorf("start container %s: %w", r.ID(), err)
 	}
-	c := req.Config.M
-	pid, err := tasks.Create(ctx, runtime.CreateRequest{
-		ID: r.ID(), Bundle: dir, LogPath: req.LogPath,
-		Terminal: c.GetTty(), Stdin: c.GetStdin(), StdinOnce: c.GetStdinOnce(),
-	})
+	pid, err := a.run(ctx, tasks, r.ID(), req)
 	if err != nil {
-		return fmt.Errorf("create container %s: %w", r.ID(), err)
-	}
-	if err := tasks.Start(ctx, r.ID()); err != nil {
-		return fmt.Errorf("start container %s: %w", r.ID(), err)
+		return err
 	}
 	return steps.ContainerTask.Set(r, steps.Task{PID: pid, Started: time.Now()})
+}
+
+// run creates and starts the container and gives its init's PID.
+func (a *Action) run(ctx context.Context, tasks runtime.Tasks, id string, req steps.Ctr) (int, error) {
+	c := req.Config.M
+	create := runtime.CreateRequest{
+		ID: id, Bundle: a.cfg.ContainerDir(id), LogPath: req.LogPath,
+		Terminal: c.GetTty(), Stdin: c.GetStdin(), StdinOnce: c.GetStdinOnce(),
+	}
+	if req.Restored {
+		create.Checkpoint = filepath.Join(a.cfg.DumpDir(id), "checkpoint")
+	}
+	pid, err := tasks.Create(ctx, create)
+	if err != nil {
+		return 0, fmt.Errorf("create container %s: %w", id, err)
+	}
+	if err := tasks.Start(ctx, id); err != nil {
+		return 0, fmt.Errorf("start container %s: %w", id, err)
+	}
+	if pid != 0 {
+		return pid, nil
+	}
+	state, err := tasks.State(ctx, id) // restored: its processes are there only now
+	if err != nil {
+		return 0, fmt.Errorf("find the process of container %s: %w", id, err)
+	}
+	return state.PID, nil
 }
 
 // Undo deletes the container, killing it if it runs.
