@@ -249,7 +249,7 @@ func (e *Engine) arrive(m *move, goal string) error {
 			r.Cause = m.cause
 		}
 		r.Phase, r.Station, r.Goal = Standing, goal, goal
-		r.Error, r.Attempts, r.Retry = "", 0, time.Time{}
+		r.Error, r.Attempts, r.Retry, r.Since = "", 0, time.Time{}, time.Time{}
 		return nil
 	})
 }
@@ -263,6 +263,9 @@ func (e *Engine) stick(m *move, goal string, cause error) error {
 		r.Phase, r.Goal, r.Error = Stuck, goal, cause.Error()
 		r.Retry = time.Now().UTC().Add(e.backoff(r.Attempts))
 		r.Attempts++
+		if r.Since.IsZero() {
+			r.Since = time.Now().UTC()
+		}
 		return nil
 	})
 	select {

@@ -37,6 +37,7 @@ type record struct {
 	Error    string       `json:"error,omitempty"`
 	Attempts int          `json:"attempts,omitempty"`
 	Retry    time.Time    `json:"retry,omitzero"`
+	Since    time.Time    `json:"since,omitzero"` // when the descent got stuck first
 	Created  time.Time    `json:"created"`
 	Changed  time.Time    `json:"changed"`
 	Slots    map[Key]*box `json:"slots,omitempty"` // copied on write: Views share it
@@ -146,11 +147,14 @@ func (r *record) view() *View {
 	v := &View{
 		Workflow: r.Workflow, ID: r.ID, Name: r.Name,
 		Station: r.Station, Phase: r.Phase, Error: r.Cause,
-		Attempts: r.Attempts, Retry: r.Retry,
+		Attempts: r.Attempts, Retry: r.Retry, Since: r.Since,
 		Created: r.Created, Changed: r.Changed, slots: r.Slots,
 	}
 	if r.Error != "" {
 		v.Error = r.Error
+	}
+	if r.Phase == Stuck && v.Since.IsZero() { // of an older version
+		v.Since = r.Changed
 	}
 	return v
 }

@@ -28,6 +28,7 @@ type View struct {
 	Error              string    // why the last move failed
 	Attempts           int       // failed tries of the descent that is stuck
 	Retry              time.Time // when RunCleanup tries it again
+	Since              time.Time // when that descent got stuck first
 	Created, Changed   time.Time
 	Damaged            bool // the record could not be read; Error says why
 	slots              map[Key]*box

@@ -135,7 +135,7 @@ func (s *Store) record(ctx context.Context, img images.Image) error {
 func (s *Store) pullLease(ctx context.Context) (context.Context, func(error), error) {
 	const day = 24 * time.Hour
 	lease, err := s.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(day),
-		leases.WithLabels(map[string]string{labelKind: kindPull, labelInstance: s.config.Root}))
+		leases.WithLabels(map[string]string{labelKind: kindPull, LabelInstance: s.config.Root}))
 	if err != nil {
 		return nil, nil, fmt.Errorf("take a lease: %w", err)
 	}

@@ -22,9 +22,10 @@ import (
 )
 
 const (
-	// labelKind and labelInstance mark our leases in containerd's store.
-	labelKind     = "sandflow.io/kind"
-	labelInstance = "sandflow.io/instance"
+	// labelKind marks our leases in containerd's store.
+	labelKind = "sandflow.io/kind"
+	// LabelInstance marks them with the Root of the instance that made them.
+	LabelInstance = "sandflow.io/instance"
 	// KindRootfs is the kind of leases made where none is named.
 	KindRootfs = "rootfs"
 
@@ -107,7 +108,7 @@ func (s *Store) rootfsLease(ctx context.Context, o RootfsOptions, img Image) err
 	lease := func(ctx context.Context) error {
 		ls := s.client.LeasesService()
 		l, err := ls.Create(ctx, leases.WithID(o.Lease),
-			leases.WithLabels(map[string]string{labelKind: o.Kind, labelInstance: s.config.Root}))
+			leases.WithLabels(map[string]string{labelKind: o.Kind, LabelInstance: s.config.Root}))
 		if errdefs.IsAlreadyExists(err) {
 			l, err = leases.Lease{ID: o.Lease}, nil
 		}
@@ -209,7 +210,7 @@ func (s *Store) ListRootfs(ctx context.Context) ([]string, error) {
 // ListLeases lists the leases of a kind that this instance made.
 func (s *Store) ListLeases(ctx context.Context, kind string) ([]string, error) {
 	list, err := s.client.LeasesService().List(s.Context(ctx), fmt.Sprintf("labels.%s==%s,labels.%s==%s",
-		strconv.Quote(labelKind), strconv.Quote(kind), strconv.Quote(labelInstance), strconv.Quote(s.config.Root)))
+		strconv.Quote(labelKind), strconv.Quote(kind), strconv.Quote(LabelInstance), strconv.Quote(s.config.Root)))
 	if err != nil {
 		return nil, fmt.Errorf("list leases: %w", err)
 	}

@@ -39,7 +39,7 @@ Exit codes:
   1  failed: the daemon, or the file, said no
   2  wrong usage
   3  the daemon cannot be reached
-  4  "config check" found faults, or "sweep --dry-run" found leftovers`
+  4  "config check" found faults, or "doctor" or "sweep --dry-run" found something`
 
 // socketEnv names the daemon's socket where neither flag does.
 const socketEnv = "SANDFLOW_ADMIN_SOCKET"
@@ -121,7 +121,7 @@ func (c *cli) root() *cobra.Command {
 	f.StringVar(&c.socket, "admin-socket", "", "socket of the daemon (default: $"+socketEnv+", or admin.socket of the configuration)")
 	f.StringVar(&c.config, "config", "", "the daemon's configuration file (default "+config.DefaultPath+")")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	cmd.AddCommand(c.flowsCmd(), c.timelineCmd(), c.configCmd(), c.sweepCmd(), c.versionCmd())
+	cmd.AddCommand(c.flowsCmd(), c.timelineCmd(), c.configCmd(), c.doctorCmd(), c.sweepCmd(), c.versionCmd())
 	return cmd
 }
 

@@ -103,8 +103,29 @@ func (daemon) Sweep(_ context.Context, r *admin.SweepRequest) (*admin.SweepRespo
 	out := &admin.SweepResponse{Found: []*admin.Found{{Kind: "netns", Name: "/run/x/ns/net"}, {Kind: "snapshot", Name: "c9"}}}
 	if !r.GetDryRun() {
 		out.Found[1].Error = "device is busy"
+		return out, nil
 	}
+	out.Found = append(out.Found, &admin.Found{Kind: "firewall rules", Name: "drop", Unswept: true})
 	return out, nil
+}
+
+func (d daemon) Doctor(ctx context.Context, r *admin.DoctorRequest) (*admin.DoctorResponse, error) {
+	flows, err := d.Flows(ctx, nil)
+	out := &admin.DoctorResponse{
+		Conditions: []*admin.Condition{{Type: "RuntimeReady", Ready: true}, {Type: "NetworkReady", Reason: "NoNetwork", Message: "no\nfile"}},
+		Stuck:      flows.GetStuck(),
+		Kinds:      []*admin.Kind{{Name: "mounts", Total: 12, Nobodys: 2}, {Name: "shims", Total: 3}},
+		Things: []*admin.Thing{
+			{Kind: "mounts", Name: "/run/x", Nobodys: true},
+			{Kind: "mounts", Name: "/run/y", Id: podID, Record: "sandbox", Nobodys: true},
+			{Kind: "mounts", Name: "/run/z", Id: podID, Nobodys: true},
+		},
+		Incomplete: "nft: no",
+	}
+	if r.GetAll() {
+		out.Things = append(out.Things, &admin.Thing{Kind: "shims", Name: "shim (pid 7)", Id: podID, Record: "sandbox"})
+	}
+	return out, err
 }
 
 func serve(t *testing.T, s admin.AdminServer) string {
@@ -152,6 +173,9 @@ func TestGolden(t *testing.T) {
 		{"flows-json", "flows -o json", 0},
 		{"timeline-json", "timeline web -o json", 0},
 		{"sweep-dry-json", "sweep --dry-run --output=json", exitFound},
+		{"doctor", "doctor", exitFound},
+		{"doctor-all", "doctor --all", exitFound},
+		{"doctor-json", "doctor -o json", exitFound},
 		{"help", "--help", 0},
 		{"unknown-subject", "timeline nobody", exitFailed},
 		{"unknown-flow", "flows set sandbox.jump --limit 1", exitFailed},

@@ -99,13 +99,16 @@ func writeFlows(out io.Writer, r *admin.FlowsResponse, now time.Time) {
 			f.GetQueue(), f.GetInFlight(), f.GetWaiting(), f.GetPeak(), f.GetRefused(), f.GetStuck())
 	}
 	_ = w.Flush()
-	if len(r.GetStuck()) == 0 {
-		return
+	if len(r.GetStuck()) > 0 {
+		fmt.Fprintln(out)
+		writeStuck(out, r.GetStuck(), now)
 	}
-	fmt.Fprintln(out)
-	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+}
+
+func writeStuck(out io.Writer, stuck []*admin.Stuck, now time.Time) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "STUCK\tID\tNAME\tAT\tFOR\tTRIES\tNEXT TRY\tERROR")
-	for _, s := range r.GetStuck() {
+	for _, s := range stuck {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", s.GetWorkflow(), short(s.GetId()), orDash(s.GetName()),
 			orDash(s.GetStation()), age(now.Sub(s.GetSince().AsTime())), s.GetAttempts(), nextTry(s, now), stuckError(s))
 	}

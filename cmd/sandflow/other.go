@@ -156,6 +156,8 @@ func writeFound(out io.Writer, found []*admin.Found, dry bool) {
 		switch {
 		case f.GetError() != "":
 			result = oneLine(f.GetError())
+		case f.GetUnswept():
+			result = "left over, but not swept: yours to remove"
 		case dry:
 			result = "left over"
 		}

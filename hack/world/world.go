@@ -1,17 +1,22 @@
 // Copyright The sandflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package world counts everything that a pod may leave behind on a node, so that a
-// test or the demo can show that the node is the same before and after.
+// Package world compares what is on a node before and after, so that a test or the demo can
+// show that nothing was left behind. What there is, it has from the runtime's own list.
 package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/containerd/containerd/v2/client"
+
+	"github.com/sandflow-cri/sandflow/steps/world"
 )
 
 // World is what there is, by kind; the names of one kind are sorted.
@@ -36,18 +41,35 @@ type Where struct {
 	Without []string
 }
 
-// counter adds one or more kinds to a world.
-type counter func(ctx context.Context, w Where, out World) error
-
-var counters = []counter{mounts, links, rules, leases, files, cgroups, processes, sockets, containerd}
-
-// Count looks at the node as it is now.
-func Count(ctx context.Context, w Where) (World, error) {
+// Count looks at the node as it is now, which must have nothing but the runtime.
+func Count(ctx context.Context, w Where) (_ World, err error) {
 	out := World{}
-	for _, c := range counters {
-		if err := c(ctx, w, out); err != nil {
-			return nil, fmt.Errorf("could not count what is on the node: %w", err)
+	look := world.Where{
+		State: w.State, Root: w.Root, CgroupParent: w.CgroupParent, Node: true,
+	}
+	if w.Leases != "" {
+		look.AddressDirs = []string{w.Leases}
+	}
+	if w.Containerd != "" {
+		c, err := client.New(w.Containerd, client.WithTimeout(10*time.Second))
+		if err != nil {
+			return nil, fmt.Errorf("could not reach containerd at %s: %w", w.Containerd, err)
 		}
+		defer func() { err = errors.Join(err, c.Close()) }()
+		look.Client = c
+	}
+	things, err := world.List(ctx, look)
+	if err != nil {
+		return nil, fmt.Errorf("could not count what is on the node: %w", err)
+	}
+	for _, kind := range everyKind {
+		out[kind] = nil
+	}
+	for _, t := range things {
+		if t.Kind == world.Processes && (!w.Processes || slices.Contains(w.IgnoreProcesses, t.Name)) {
+			continue
+		}
+		out[t.Kind] = append(out[t.Kind], t.Name)
 	}
 	for _, kind := range w.Without {
 		delete(out, kind)
@@ -56,6 +78,13 @@ func Count(ctx context.Context, w Where) (World, error) {
 		sort.Strings(names)
 	}
 	return out, nil
+}
+
+// everyKind is shown even if there is none of it.
+var everyKind = []string{
+	world.NamespacePins, world.Mounts, world.Links, world.Rules, world.Addresses, world.Snapshots, world.Leases,
+	world.LeasedContent, world.Cgroups, world.Processes, world.ListeningSockets, world.Sockets, world.FIFOs,
+	world.Files, world.Directories, world.RuntimeStates, world.CacheEntries,
 }
 
 // Settle counts until the world is like want, for at most the given time, since some

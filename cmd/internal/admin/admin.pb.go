@@ -1181,7 +1181,9 @@ type Found struct {
 	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Why it could not be removed; empty if it was, or in a dry run.
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// In a dry run: the actions do not sweep it, it is for the operator to remove.
+	Unswept       bool `protobuf:"varint,4,opt,name=unswept,proto3" json:"unswept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1235,6 +1237,346 @@ func (x *Found) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *Found) GetUnswept() bool {
+	if x != nil {
+		return x.Unswept
+	}
+	return false
+}
+
+type DoctorRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// List what has a record too.
+	All           bool `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DoctorRequest) Reset() {
+	*x = DoctorRequest{}
+	mi := &file_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DoctorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DoctorRequest) ProtoMessage() {}
+
+func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DoctorRequest.ProtoReflect.Descriptor instead.
+func (*DoctorRequest) Descriptor() ([]byte, []int) {
+	return file_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DoctorRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+type DoctorResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Conditions []*Condition           `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Stuck      []*Stuck               `protobuf:"bytes,2,rep,name=stuck,proto3" json:"stuck,omitempty"`
+	// What no record answers for, or everything.
+	Things []*Thing `protobuf:"bytes,3,rep,name=things,proto3" json:"things,omitempty"`
+	// How many there are of each kind.
+	Kinds []*Kind `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// What could not be looked at; empty if all could.
+	Incomplete    string `protobuf:"bytes,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DoctorResponse) Reset() {
+	*x = DoctorResponse{}
+	mi := &file_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DoctorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DoctorResponse) ProtoMessage() {}
+
+func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DoctorResponse.ProtoReflect.Descriptor instead.
+func (*DoctorResponse) Descriptor() ([]byte, []int) {
+	return file_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DoctorResponse) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+func (x *DoctorResponse) GetStuck() []*Stuck {
+	if x != nil {
+		return x.Stuck
+	}
+	return nil
+}
+
+func (x *DoctorResponse) GetThings() []*Thing {
+	if x != nil {
+		return x.Things
+	}
+	return nil
+}
+
+func (x *DoctorResponse) GetKinds() []*Kind {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *DoctorResponse) GetIncomplete() string {
+	if x != nil {
+		return x.Incomplete
+	}
+	return ""
+}
+
+// Condition is what kubelet is told of the daemon's readiness.
+type Condition struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Ready         bool                   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message       string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Condition) Reset() {
+	*x = Condition{}
+	mi := &file_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Condition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Condition) ProtoMessage() {}
+
+func (x *Condition) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
+func (*Condition) Descriptor() ([]byte, []int) {
+	return file_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Condition) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Condition) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *Condition) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Condition) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// Thing is something that a pod or container has, or has left, on the node.
+type Thing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The pod or container whose name it bears; empty if it bears none.
+	Id string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	// The workflow of that ID's record; empty if there is none.
+	Record string `protobuf:"bytes,4,opt,name=record,proto3" json:"record,omitempty"`
+	// No record answers for it: there is none, or it is of a pod that was taken down.
+	Nobodys       bool `protobuf:"varint,5,opt,name=nobodys,proto3" json:"nobodys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Thing) Reset() {
+	*x = Thing{}
+	mi := &file_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Thing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Thing) ProtoMessage() {}
+
+func (x *Thing) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Thing.ProtoReflect.Descriptor instead.
+func (*Thing) Descriptor() ([]byte, []int) {
+	return file_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Thing) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Thing) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Thing) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Thing) GetRecord() string {
+	if x != nil {
+		return x.Record
+	}
+	return ""
+}
+
+func (x *Thing) GetNobodys() bool {
+	if x != nil {
+		return x.Nobodys
+	}
+	return false
+}
+
+type Kind struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Total         int32                  `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	Nobodys       int32                  `protobuf:"varint,3,opt,name=nobodys,proto3" json:"nobodys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kind) Reset() {
+	*x = Kind{}
+	mi := &file_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kind) ProtoMessage() {}
+
+func (x *Kind) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kind.ProtoReflect.Descriptor instead.
+func (*Kind) Descriptor() ([]byte, []int) {
+	return file_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Kind) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Kind) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Kind) GetNobodys() int32 {
+	if x != nil {
+		return x.Nobodys
+	}
+	return 0
 }
 
 var File_admin_proto protoreflect.FileDescriptor
@@ -1319,18 +1661,47 @@ const file_admin_proto_rawDesc = "" +
 	"\fSweepRequest\x12\x17\n" +
 	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"?\n" +
 	"\rSweepResponse\x12.\n" +
-	"\x05found\x18\x01 \x03(\v2\x18.sandflow.admin.v1.FoundR\x05found\"E\n" +
+	"\x05found\x18\x01 \x03(\v2\x18.sandflow.admin.v1.FoundR\x05found\"_\n" +
 	"\x05Found\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error2\xea\x03\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
+	"\aunswept\x18\x04 \x01(\bR\aunswept\"!\n" +
+	"\rDoctorRequest\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\"\xff\x01\n" +
+	"\x0eDoctorResponse\x12<\n" +
+	"\n" +
+	"conditions\x18\x01 \x03(\v2\x1c.sandflow.admin.v1.ConditionR\n" +
+	"conditions\x12.\n" +
+	"\x05stuck\x18\x02 \x03(\v2\x18.sandflow.admin.v1.StuckR\x05stuck\x120\n" +
+	"\x06things\x18\x03 \x03(\v2\x18.sandflow.admin.v1.ThingR\x06things\x12-\n" +
+	"\x05kinds\x18\x04 \x03(\v2\x17.sandflow.admin.v1.KindR\x05kinds\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x05 \x01(\tR\n" +
+	"incomplete\"g\n" +
+	"\tCondition\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"q\n" +
+	"\x05Thing\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x16\n" +
+	"\x06record\x18\x04 \x01(\tR\x06record\x12\x18\n" +
+	"\anobodys\x18\x05 \x01(\bR\anobodys\"J\n" +
+	"\x04Kind\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x05R\x05total\x12\x18\n" +
+	"\anobodys\x18\x03 \x01(\x05R\anobodys2\xb9\x04\n" +
 	"\x05Admin\x12G\n" +
 	"\x04Info\x12\x1e.sandflow.admin.v1.InfoRequest\x1a\x1f.sandflow.admin.v1.InfoResponse\x12J\n" +
 	"\x05Flows\x12\x1f.sandflow.admin.v1.FlowsRequest\x1a .sandflow.admin.v1.FlowsResponse\x12S\n" +
 	"\bSetLimit\x12\".sandflow.admin.v1.SetLimitRequest\x1a#.sandflow.admin.v1.SetLimitResponse\x12V\n" +
 	"\tTimelines\x12#.sandflow.admin.v1.TimelinesRequest\x1a$.sandflow.admin.v1.TimelinesResponse\x12S\n" +
 	"\bTimeline\x12\".sandflow.admin.v1.TimelineRequest\x1a#.sandflow.admin.v1.TimelineResponse\x12J\n" +
-	"\x05Sweep\x12\x1f.sandflow.admin.v1.SweepRequest\x1a .sandflow.admin.v1.SweepResponseB;Z9github.com/sandflow-cri/sandflow/cmd/internal/admin;adminb\x06proto3"
+	"\x05Sweep\x12\x1f.sandflow.admin.v1.SweepRequest\x1a .sandflow.admin.v1.SweepResponse\x12M\n" +
+	"\x06Doctor\x12 .sandflow.admin.v1.DoctorRequest\x1a!.sandflow.admin.v1.DoctorResponseB;Z9github.com/sandflow-cri/sandflow/cmd/internal/admin;adminb\x06proto3"
 
 var (
 	file_admin_proto_rawDescOnce sync.Once
@@ -1344,7 +1715,7 @@ func file_admin_proto_rawDescGZIP() []byte {
 	return file_admin_proto_rawDescData
 }
 
-var file_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_admin_proto_goTypes = []any{
 	(*InfoRequest)(nil),           // 0: sandflow.admin.v1.InfoRequest
 	(*InfoResponse)(nil),          // 1: sandflow.admin.v1.InfoResponse
@@ -1366,42 +1737,53 @@ var file_admin_proto_goTypes = []any{
 	(*SweepRequest)(nil),          // 17: sandflow.admin.v1.SweepRequest
 	(*SweepResponse)(nil),         // 18: sandflow.admin.v1.SweepResponse
 	(*Found)(nil),                 // 19: sandflow.admin.v1.Found
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*DoctorRequest)(nil),         // 20: sandflow.admin.v1.DoctorRequest
+	(*DoctorResponse)(nil),        // 21: sandflow.admin.v1.DoctorResponse
+	(*Condition)(nil),             // 22: sandflow.admin.v1.Condition
+	(*Thing)(nil),                 // 23: sandflow.admin.v1.Thing
+	(*Kind)(nil),                  // 24: sandflow.admin.v1.Kind
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
 }
 var file_admin_proto_depIdxs = []int32{
-	20, // 0: sandflow.admin.v1.InfoResponse.started:type_name -> google.protobuf.Timestamp
+	25, // 0: sandflow.admin.v1.InfoResponse.started:type_name -> google.protobuf.Timestamp
 	4,  // 1: sandflow.admin.v1.FlowsResponse.flows:type_name -> sandflow.admin.v1.Flow
 	6,  // 2: sandflow.admin.v1.FlowsResponse.stuck:type_name -> sandflow.admin.v1.Stuck
 	5,  // 3: sandflow.admin.v1.Flow.steps:type_name -> sandflow.admin.v1.Step
-	20, // 4: sandflow.admin.v1.Stuck.since:type_name -> google.protobuf.Timestamp
-	20, // 5: sandflow.admin.v1.Stuck.retry:type_name -> google.protobuf.Timestamp
+	25, // 4: sandflow.admin.v1.Stuck.since:type_name -> google.protobuf.Timestamp
+	25, // 5: sandflow.admin.v1.Stuck.retry:type_name -> google.protobuf.Timestamp
 	13, // 6: sandflow.admin.v1.TimelinesResponse.subjects:type_name -> sandflow.admin.v1.Subject
 	13, // 7: sandflow.admin.v1.TimelineResponse.subjects:type_name -> sandflow.admin.v1.Subject
 	14, // 8: sandflow.admin.v1.Subject.flows:type_name -> sandflow.admin.v1.FlowRun
 	16, // 9: sandflow.admin.v1.FlowRun.span:type_name -> sandflow.admin.v1.Span
 	15, // 10: sandflow.admin.v1.FlowRun.actions:type_name -> sandflow.admin.v1.ActionRun
 	16, // 11: sandflow.admin.v1.ActionRun.span:type_name -> sandflow.admin.v1.Span
-	20, // 12: sandflow.admin.v1.Span.start:type_name -> google.protobuf.Timestamp
-	21, // 13: sandflow.admin.v1.Span.duration:type_name -> google.protobuf.Duration
+	25, // 12: sandflow.admin.v1.Span.start:type_name -> google.protobuf.Timestamp
+	26, // 13: sandflow.admin.v1.Span.duration:type_name -> google.protobuf.Duration
 	19, // 14: sandflow.admin.v1.SweepResponse.found:type_name -> sandflow.admin.v1.Found
-	0,  // 15: sandflow.admin.v1.Admin.Info:input_type -> sandflow.admin.v1.InfoRequest
-	2,  // 16: sandflow.admin.v1.Admin.Flows:input_type -> sandflow.admin.v1.FlowsRequest
-	7,  // 17: sandflow.admin.v1.Admin.SetLimit:input_type -> sandflow.admin.v1.SetLimitRequest
-	9,  // 18: sandflow.admin.v1.Admin.Timelines:input_type -> sandflow.admin.v1.TimelinesRequest
-	11, // 19: sandflow.admin.v1.Admin.Timeline:input_type -> sandflow.admin.v1.TimelineRequest
-	17, // 20: sandflow.admin.v1.Admin.Sweep:input_type -> sandflow.admin.v1.SweepRequest
-	1,  // 21: sandflow.admin.v1.Admin.Info:output_type -> sandflow.admin.v1.InfoResponse
-	3,  // 22: sandflow.admin.v1.Admin.Flows:output_type -> sandflow.admin.v1.FlowsResponse
-	8,  // 23: sandflow.admin.v1.Admin.SetLimit:output_type -> sandflow.admin.v1.SetLimitResponse
-	10, // 24: sandflow.admin.v1.Admin.Timelines:output_type -> sandflow.admin.v1.TimelinesResponse
-	12, // 25: sandflow.admin.v1.Admin.Timeline:output_type -> sandflow.admin.v1.TimelineResponse
-	18, // 26: sandflow.admin.v1.Admin.Sweep:output_type -> sandflow.admin.v1.SweepResponse
-	21, // [21:27] is the sub-list for method output_type
-	15, // [15:21] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	22, // 15: sandflow.admin.v1.DoctorResponse.conditions:type_name -> sandflow.admin.v1.Condition
+	6,  // 16: sandflow.admin.v1.DoctorResponse.stuck:type_name -> sandflow.admin.v1.Stuck
+	23, // 17: sandflow.admin.v1.DoctorResponse.things:type_name -> sandflow.admin.v1.Thing
+	24, // 18: sandflow.admin.v1.DoctorResponse.kinds:type_name -> sandflow.admin.v1.Kind
+	0,  // 19: sandflow.admin.v1.Admin.Info:input_type -> sandflow.admin.v1.InfoRequest
+	2,  // 20: sandflow.admin.v1.Admin.Flows:input_type -> sandflow.admin.v1.FlowsRequest
+	7,  // 21: sandflow.admin.v1.Admin.SetLimit:input_type -> sandflow.admin.v1.SetLimitRequest
+	9,  // 22: sandflow.admin.v1.Admin.Timelines:input_type -> sandflow.admin.v1.TimelinesRequest
+	11, // 23: sandflow.admin.v1.Admin.Timeline:input_type -> sandflow.admin.v1.TimelineRequest
+	17, // 24: sandflow.admin.v1.Admin.Sweep:input_type -> sandflow.admin.v1.SweepRequest
+	20, // 25: sandflow.admin.v1.Admin.Doctor:input_type -> sandflow.admin.v1.DoctorRequest
+	1,  // 26: sandflow.admin.v1.Admin.Info:output_type -> sandflow.admin.v1.InfoResponse
+	3,  // 27: sandflow.admin.v1.Admin.Flows:output_type -> sandflow.admin.v1.FlowsResponse
+	8,  // 28: sandflow.admin.v1.Admin.SetLimit:output_type -> sandflow.admin.v1.SetLimitResponse
+	10, // 29: sandflow.admin.v1.Admin.Timelines:output_type -> sandflow.admin.v1.TimelinesResponse
+	12, // 30: sandflow.admin.v1.Admin.Timeline:output_type -> sandflow.admin.v1.TimelineResponse
+	18, // 31: sandflow.admin.v1.Admin.Sweep:output_type -> sandflow.admin.v1.SweepResponse
+	21, // 32: sandflow.admin.v1.Admin.Doctor:output_type -> sandflow.admin.v1.DoctorResponse
+	26, // [26:33] is the sub-list for method output_type
+	19, // [19:26] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_admin_proto_init() }
@@ -1415,7 +1797,7 @@ func file_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_proto_rawDesc), len(file_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	Admin_Timelines_FullMethodName = "/sandflow.admin.v1.Admin/Timelines"
 	Admin_Timeline_FullMethodName  = "/sandflow.admin.v1.Admin/Timeline"
 	Admin_Sweep_FullMethodName     = "/sandflow.admin.v1.Admin/Sweep"
+	Admin_Doctor_FullMethodName    = "/sandflow.admin.v1.Admin/Doctor"
 )
 
 // AdminClient is the client API for Admin service.
@@ -48,6 +49,9 @@ type AdminClient interface {
 	Timeline(ctx context.Context, in *TimelineRequest, opts ...grpc.CallOption) (*TimelineResponse, error)
 	// Sweep finds, and unless it is a dry run removes, what no record knows.
 	Sweep(ctx context.Context, in *SweepRequest, opts ...grpc.CallOption) (*SweepResponse, error)
+	// Doctor looks for what is not as it should be: what no record answers for,
+	// what is stuck, and what keeps the daemon from running pods.
+	Doctor(ctx context.Context, in *DoctorRequest, opts ...grpc.CallOption) (*DoctorResponse, error)
 }
 
 type adminClient struct {
@@ -118,6 +122,16 @@ func (c *adminClient) Sweep(ctx context.Context, in *SweepRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *adminClient) Doctor(ctx context.Context, in *DoctorRequest, opts ...grpc.CallOption) (*DoctorResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DoctorResponse)
+	err := c.cc.Invoke(ctx, Admin_Doctor_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -136,6 +150,9 @@ type AdminServer interface {
 	Timeline(context.Context, *TimelineRequest) (*TimelineResponse, error)
 	// Sweep finds, and unless it is a dry run removes, what no record knows.
 	Sweep(context.Context, *SweepRequest) (*SweepResponse, error)
+	// Doctor looks for what is not as it should be: what no record answers for,
+	// what is stuck, and what keeps the daemon from running pods.
+	Doctor(context.Context, *DoctorRequest) (*DoctorResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -163,6 +180,9 @@ func (UnimplementedAdminServer) Timeline(context.Context, *TimelineRequest) (*Ti
 }
 func (UnimplementedAdminServer) Sweep(context.Context, *SweepRequest) (*SweepResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Sweep not implemented")
+}
+func (UnimplementedAdminServer) Doctor(context.Context, *DoctorRequest) (*DoctorResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Doctor not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -293,6 +313,24 @@ func _Admin_Sweep_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Doctor_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DoctorRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Doctor(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Doctor_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Doctor(ctx, req.(*DoctorRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -323,6 +361,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Sweep",
 			Handler:    _Admin_Sweep_Handler,
+		},
+		{
+			MethodName: "Doctor",
+			Handler:    _Admin_Doctor_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

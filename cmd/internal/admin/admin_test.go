@@ -5,6 +5,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"net"
 	"path/filepath"
 	"slices"
@@ -16,8 +17,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/engine"
+	"github.com/sandflow-cri/sandflow/steps/world"
 )
 
 type fakeEngine struct{ limit int }
@@ -44,7 +47,7 @@ func (*fakeEngine) List(workflow string) []*engine.View {
 	}
 	return []*engine.View{
 		{Workflow: workflow, ID: "aa11", Name: "default_web_u1_0", Phase: engine.Standing},
-		{Workflow: workflow, ID: "bb22", Name: "kube-system_dns_u2_1", Phase: engine.Stuck, Station: "ready", Error: "no", Attempts: 3, Changed: t0, Retry: t0.Add(time.Minute)},
+		{Workflow: workflow, ID: "bb22", Name: "kube-system_dns_u2_1", Phase: engine.Stuck, Station: "ready", Error: "no", Attempts: 3, Since: t0, Changed: t0.Add(time.Second), Retry: t0.Add(time.Minute)},
 		{Workflow: workflow, ID: "cc33", Phase: engine.Standing, Damaged: true, Error: "torn"},
 	}
 }
@@ -55,6 +58,22 @@ func (*fakeEngine) Sweep(_ context.Context, dry bool) ([]engine.Found, error) {
 		f.Error = "busy"
 	}
 	return []engine.Found{f}, nil
+}
+
+const id64 = "4f2a1b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708192a3b4c5d6e7f8"
+
+type fakeNode struct{}
+
+func (fakeNode) Things(context.Context) ([]world.Thing, error) {
+	return []world.Thing{
+		{Kind: "cgroups", Name: "/c/" + id64, ID: id64, Record: "container"},
+		{Kind: "mounts", Name: "/run/x"},
+		{Kind: "mounts", Name: "/run/" + id64, ID: id64, Record: "sandbox", Behind: true},
+	}, nil
+}
+
+func (fakeNode) Conditions(context.Context) ([]*runtime.RuntimeCondition, error) {
+	return nil, errors.New("still starting")
 }
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -119,7 +138,7 @@ func client(t *testing.T, s AdminServer) AdminClient {
 
 func newClient(t *testing.T) AdminClient {
 	t.Helper()
-	return client(t, NewServer(&fakeEngine{limit: 100}, history, About{Version: "v9", Root: "/r", State: "/s", Started: t0}))
+	return client(t, NewServer(&fakeEngine{limit: 100}, history, fakeNode{}, About{Version: "v9", Root: "/r", State: "/s", Started: t0}))
 }
 
 func TestFlows(t *testing.T) {
@@ -227,8 +246,11 @@ func TestTimelinesSweepInfo(t *testing.T) {
 		t.Errorf("timelines: %v, %v", l, err)
 	}
 	dry, err := c.Sweep(t.Context(), &SweepRequest{DryRun: true})
-	if err != nil || len(dry.GetFound()) != 1 || dry.GetFound()[0].GetError() != "" {
+	if err != nil || len(dry.GetFound()) != 2 || dry.GetFound()[0].GetError() != "" || dry.GetFound()[0].GetUnswept() {
 		t.Errorf("dry sweep: %v, %v", dry, err)
+	}
+	if f := dry.GetFound()[1]; f.GetName() != "/run/"+id64 || !f.GetUnswept() {
+		t.Errorf("what the actions do not sweep: %v", f)
 	}
 	wet, err := c.Sweep(t.Context(), &SweepRequest{})
 	if err != nil || wet.GetFound()[0].GetError() != "busy" {
@@ -237,5 +259,28 @@ func TestTimelinesSweepInfo(t *testing.T) {
 	i, err := c.Info(t.Context(), &InfoRequest{})
 	if err != nil || i.GetVersion() != "v9" || i.GetRoot() != "/r" || i.GetState() != "/s" || !i.GetStarted().AsTime().Equal(t0) {
 		t.Errorf("info: %v, %v", i, err)
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	c := newClient(t)
+	r, err := c.Doctor(t.Context(), &DoctorRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := r.GetConditions(); len(k) != 1 || k[0].GetReady() || k[0].GetMessage() != "still starting" {
+		t.Errorf("conditions: %v", k)
+	}
+	if s := r.GetStuck(); len(s) != 2 || !s[0].GetSince().AsTime().Equal(t0) {
+		t.Errorf("stuck: %v", s)
+	}
+	if k := r.GetKinds(); len(k) != 2 || k[0].GetTotal() != 1 || k[0].GetNobodys() != 0 || k[1].GetNobodys() != 2 {
+		t.Errorf("kinds: %v", k)
+	}
+	if l := r.GetThings(); len(l) != 2 || !l[0].GetNobodys() || l[1].GetRecord() != "sandbox" {
+		t.Errorf("things: %v", l)
+	}
+	if r, err = c.Doctor(t.Context(), &DoctorRequest{All: true}); err != nil || len(r.GetThings()) != 3 {
+		t.Errorf("all: %v, %v", r.GetThings(), err)
 	}
 }

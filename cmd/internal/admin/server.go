@@ -13,6 +13,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sandflow-cri/sandflow/engine"
+	"github.com/sandflow-cri/sandflow/steps/world"
 )
 
 // Engine is what the API asks of the engine.
@@ -49,12 +51,13 @@ type Server struct {
 
 	engine  Engine
 	history History
+	node    Node
 	about   About
 }
 
 // NewServer returns a server.
-func NewServer(e Engine, h History, a About) *Server {
-	return &Server{engine: e, history: h, about: a}
+func NewServer(e Engine, h History, n Node, a About) *Server {
+	return &Server{engine: e, history: h, node: n, about: a}
 }
 
 // Info says which daemon answers.
@@ -68,10 +71,18 @@ func (s *Server) Info(context.Context, *InfoRequest) (*InfoResponse, error) {
 
 // Flows gives the flows with their counters, and the subjects that are stuck.
 func (s *Server) Flows(context.Context, *FlowsRequest) (*FlowsResponse, error) {
-	r := &FlowsResponse{}
-	var workflows []string
+	r := &FlowsResponse{Stuck: s.stuck()}
 	for _, f := range s.engine.Flows() {
 		r.Flows = append(r.Flows, flowOf(f))
+	}
+	return r, nil
+}
+
+// stuck lists the subjects that are stuck, or cannot be read.
+func (s *Server) stuck() []*Stuck {
+	var out []*Stuck
+	var workflows []string
+	for _, f := range s.engine.Flows() {
 		if !slices.Contains(workflows, f.Workflow) {
 			workflows = append(workflows, f.Workflow)
 		}
@@ -79,11 +90,11 @@ func (s *Server) Flows(context.Context, *FlowsRequest) (*FlowsResponse, error) {
 	for _, w := range workflows {
 		for _, v := range s.engine.List(w) {
 			if v.Phase == engine.Stuck || v.Damaged {
-				r.Stuck = append(r.Stuck, stuckOf(v))
+				out = append(out, stuckOf(v))
 			}
 		}
 	}
-	return r, nil
+	return out
 }
 
 func flowOf(f engine.FlowStatus) *Flow {
@@ -102,8 +113,13 @@ func stuckOf(v *engine.View) *Stuck {
 	name, _ := Describe(v.Workflow, v.Name)
 	out := &Stuck{
 		Workflow: v.Workflow, Id: v.ID, Name: name, Station: v.Station, Error: v.Error,
-		Attempts: clamp(v.Attempts), Since: timestamppb.New(v.Changed), Damaged: v.Damaged,
+		Attempts: clamp(v.Attempts), Damaged: v.Damaged,
 	}
+	since := v.Since
+	if since.IsZero() { // damaged
+		since = v.Changed
+	}
+	out.Since = timestamppb.New(since)
 	if !v.Retry.IsZero() {
 		out.Retry = timestamppb.New(v.Retry)
 	}
@@ -137,7 +153,26 @@ func (s *Server) Sweep(ctx context.Context, r *SweepRequest) (*SweepResponse, er
 	for _, f := range found {
 		out.Found = append(out.Found, &Found{Kind: f.Kind, Name: f.Name, Error: f.Error})
 	}
+	if !r.GetDryRun() {
+		return out, nil
+	}
+	things, err := s.node.Things(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	for _, t := range world.Nobodys(things) {
+		if !covered(t, found) {
+			out.Found = append(out.Found, &Found{Kind: t.Kind, Name: t.Name, Unswept: true})
+		}
+	}
 	return out, nil
+}
+
+// covered says that sweeping removes a thing: it goes with what bears the same ID.
+func covered(t world.Thing, found []engine.Found) bool {
+	return slices.ContainsFunc(found, func(f engine.Found) bool {
+		return f.Name == t.Name || t.ID != "" && strings.Contains(f.Name, t.ID)
+	})
 }
 
 // failure is the one place where the engine's errors become codes.

@@ -7,41 +7,70 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/sandflow-cri/sandflow/engine"
 )
 
 // faultFile names the environment variable with the path of a file of faults. It is read
-// anew at each action, so a test can change it while the daemon runs. It holds faults,
-// separated by commas or white space:
+// anew at each point, so a test can change it while the daemon runs. It holds faults,
+// separated by commas or white space, each a point and what happens there:
 //
 //	do:network=fail          the action's do fails before it does anything
 //	do:network=late          … after it has done everything
 //	undo:shim=fail*2         its undo fails, twice, then not any more
-//	do:task=hang             it waits until its context ends
+//	undo:shim=skip           its undo does nothing, and says that it has
+//	do:task=hang             it waits until its context ends, or the fault is taken back
+//	do:task=stall            it waits until the fault is taken back, whatever its context does
 //	do:network=sleep500ms    it waits that long, within its context, then goes on
+//	do:network=panic         it panics
+//	do:network=kill          the daemon is killed (SIGKILL) before it
+//	do:network=killafter     … after it
+//	do:task=killshim         all shims of this daemon are killed before it
+//	do:task=killshimafter    … after it
 //
-// Each injection is noted, as "do:network=fail" on a line, in the file of the same name with
-// ".log" behind, before it has its effect.
+// The points are
+//
+//	do:ACTION undo:ACTION              around each action, both with the flow before it if one
+//	sandbox.create/undo:ACTION         flow is meant: in a create this is the rollback
+//	init:ACTION sweep:ACTION           at the start, and when sweeping
+//	flow:sandbox.create                around a flow going up, or down on its own
+//	rollback:sandbox.create            around the rollback of one
+//	journal:sandbox.climbing.2         around the write of such a record: with that many steps
+//	                                   entered and not undone …
+//	journal:sandbox.standing.ready     … or at that station …
+//	journal:sandbox.gone               … or of its removal
+//
+// Each fault that is used is noted, as "do:network=fail" on a line, in the file of the same
+// name with ".log" behind, before it has its effect. If there is a file with ".trace" behind,
+// every point that is passed is noted there.
 const faultFile = "SANDFLOW_FAULTS"
 
 var errInjected = errors.New("injected fault")
 
 // faultObservers returns the observer that injects faults; it must be the innermost.
 func faultObservers() []engine.Observer {
-	path := os.Getenv(faultFile)
-	if path == "" {
-		return nil
+	if path := os.Getenv(faultFile); path != "" {
+		return []engine.Observer{newFaults(path)}
 	}
-	return []engine.Observer{&faults{path: path, used: map[string]int{}}}
+	return nil
 }
+
+// faultJournal puts the points of the journal around a journal.
+func faultJournal(j engine.Journal) engine.Journal {
+	if path := os.Getenv(faultFile); path != "" {
+		return failingJournal{j, newFaults(path)}
+	}
+	return j
+}
+
+func newFaults(path string) *faults { return &faults{path: path, used: map[string]int{}} }
 
 type faults struct {
 	path string
@@ -51,56 +80,58 @@ type faults struct {
 	used map[string]int // how often each fault of this text was injected
 }
 
-// Around injects the fault that is asked for, if there is one, around an action.
+// Around injects the fault that is asked for, if there is one, around an action or a flow.
 func (f *faults) Around(ctx context.Context, s engine.Span, next func(context.Context) error) error {
-	if s.Action == "" || s.Skipped {
+	if s.Skipped {
 		return next(ctx)
+	}
+	return f.inject(ctx, pointsOf(s), next)
+}
+
+// pointsOf gives the names of one point, the full one first.
+func pointsOf(s engine.Span) []string {
+	flow := s.Workflow + "." + s.Flow
+	switch {
+	case s.Workflow == "": // init, sweep
+		return []string{s.Flow + ":" + s.Action}
+	case s.Action == "" && s.Rollback:
+		return []string{"rollback:" + flow}
+	case s.Action == "":
+		return []string{"flow:" + flow}
 	}
 	where := "do:" + s.Action
 	if s.Down {
 		where = "undo:" + s.Action
 	}
-	kind, err := f.take(where)
-	if err != nil {
-		return err
-	}
-	switch {
-	case kind == "":
-		return next(ctx)
-	case kind == "fail":
-		return fmt.Errorf("%s: %w", where, errInjected)
-	case kind == "late":
-		return errors.Join(next(ctx), fmt.Errorf("%s, late: %w", where, errInjected))
-	case kind == "hang":
-		<-ctx.Done()
-		return fmt.Errorf("%s: %w: %w", where, errInjected, ctx.Err())
-	}
-	d, err := time.ParseDuration(strings.TrimPrefix(kind, "sleep"))
-	if err != nil {
-		return fmt.Errorf("unknown fault %q: %w", kind, err)
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return next(ctx)
-	}
+	return []string{flow + "/" + where, where}
 }
 
-// take finds the fault for an action and uses it up once.
+// inject does what is asked for at a point around body.
+func (f *faults) inject(ctx context.Context, points []string, body func(context.Context) error) error {
+	if err := f.trace(points[0]); err != nil {
+		return err
+	}
+	for _, where := range points {
+		kind, err := f.take(where)
+		if err != nil {
+			return err
+		}
+		if kind != "" {
+			return f.effect(ctx, where, kind, body)
+		}
+	}
+	return body(ctx)
+}
+
+// take finds the fault for a point and uses it up once.
 func (f *faults) take(where string) (string, error) {
-	raw, err := os.ReadFile(f.path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("read faults: %w", err)
+	faults, err := f.read()
+	if err != nil {
+		return "", err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if string(raw) != f.text {
-		f.text = string(raw)
-		clear(f.used)
-	}
-	split := func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }
-	for _, one := range strings.FieldsFunc(f.text, split) {
+	for _, one := range faults {
 		at, kind, _ := strings.Cut(one, "=")
 		if at != where {
 			continue
@@ -114,16 +145,77 @@ func (f *faults) take(where string) (string, error) {
 			continue
 		}
 		f.used[one]++
-		return kind, f.note(at + "=" + kind)
+		return kind, note(f.path+".log", os.O_CREATE, at+"="+kind)
 	}
 	return "", nil
 }
 
-func (f *faults) note(what string) error {
-	file, err := os.OpenFile(f.path+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+// read gives the faults as they are in the file now.
+func (f *faults) read() ([]string, error) {
+	raw, err := os.ReadFile(f.path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read faults: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if string(raw) != f.text {
+		f.text = string(raw)
+		clear(f.used)
+	}
+	split := func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }
+	return strings.FieldsFunc(f.text, split), nil
+}
+
+// trace notes a point if a test asks for it.
+func (f *faults) trace(point string) error {
+	err := note(f.path+".trace", 0, point)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func note(path string, flags int, what string) error {
+	file, err := os.OpenFile(path, flags|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("note fault: %w", err)
 	}
 	_, err = fmt.Fprintln(file, what)
 	return errors.Join(err, file.Close())
+}
+
+// failingJournal is a journal with a point around each record that is written.
+type failingJournal struct {
+	engine.Journal
+
+	faults *faults
+}
+
+// Write implements engine.Journal. The points of a write with several records are nested.
+func (j failingJournal) Write(changes []engine.Change) error {
+	write := func(context.Context) error { return j.Journal.Write(changes) }
+	for _, c := range changes {
+		point, inner := recordPoint(c), write
+		write = func(ctx context.Context) error { return j.faults.inject(ctx, []string{point}, inner) }
+	}
+	return write(context.Background())
+}
+
+// recordPoint names the write of a record by what it says of its subject.
+func recordPoint(c engine.Change) string {
+	workflow, _, _ := strings.Cut(c.Key, "/")
+	var r struct {
+		Phase, Station string
+		Rungs          []json.RawMessage
+	}
+	switch err := json.Unmarshal(c.Data, &r); {
+	case c.Data == nil:
+		return "journal:" + workflow + ".gone"
+	case err != nil:
+		return "journal:" + workflow + ".unreadable"
+	case r.Phase == string(engine.Standing):
+		return "journal:" + workflow + ".standing." + r.Station
+	default:
+		return fmt.Sprintf("journal:%s.%s.%d", workflow, r.Phase, len(r.Rungs))
+	}
 }

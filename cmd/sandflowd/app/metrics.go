@@ -126,7 +126,7 @@ func (m *metrics) collectSubjects(ch chan<- prometheus.Metric, workflow string, 
 	for _, v := range all {
 		phases[v.Phase]++
 		if v.Phase == engine.Stuck {
-			oldest = max(oldest, m.now().Sub(v.Changed))
+			oldest = max(oldest, m.now().Sub(v.Since))
 		}
 	}
 	for phase, n := range phases {

@@ -109,8 +109,8 @@ func (fakeCounters) Flows() []engine.FlowStatus {
 func (fakeCounters) List(string) []*engine.View {
 	return []*engine.View{
 		{ID: "a", Phase: engine.Standing},
-		{ID: "b", Phase: engine.Stuck, Changed: time.Unix(1000, 0)},
-		{ID: "c", Phase: engine.Stuck, Changed: time.Unix(1030, 0)},
+		{ID: "b", Phase: engine.Stuck, Since: time.Unix(1000, 0)},
+		{ID: "c", Phase: engine.Stuck, Since: time.Unix(1030, 0)},
 	}
 }
 
