@@ -62,7 +62,7 @@ func (s *Server) execSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.E
 	defer cancel()
 	var stdout, stderr output
 	r.Stdout, r.Stderr = &stdout, &stderr
-	code, err := s.runBounded(runCtx, t.tasks, r, leave)
+	code, err := s.runBounded(runCtx, t.Tasks, r, leave)
 	switch {
 	case runCtx.Err() != nil && ctx.Err() == nil && (err != nil || code == killed):
 		return nil, fmt.Errorf("command %q timed out after %s: %w", req.GetCmd()[0], timeout, context.DeadlineExceeded)

@@ -44,15 +44,14 @@ type node struct {
 	pids []int
 }
 
-//nolint:revive // as many results as the interface has
-func (n *node) ContainerTasks(_ context.Context, id string) (_ tasks.Tasks, bundle string, tty, stdin bool, err error) {
+func (n *node) ContainerTasks(_ context.Context, id string) (Target, error) {
 	switch id {
 	case "running":
-		return n, n.bundle, n.tty, n.stdin, nil
+		return Target{ID: id, Tasks: n, Bundle: n.bundle, TTY: n.tty, Stdin: n.stdin}, nil
 	case "exited":
-		return nil, "", false, false, fmt.Errorf("container %s is not running: %w", id, errdefs.ErrFailedPrecondition)
+		return Target{}, fmt.Errorf("container %s is not running: %w", id, errdefs.ErrFailedPrecondition)
 	}
-	return nil, "", false, false, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
+	return Target{}, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
 }
 
 func (n *node) PodNetNS(_ context.Context, pod string) (string, error) {

@@ -103,12 +103,9 @@ func (s *Server) running(id string) error {
 }
 
 // target finds a running container.
-func (s *Server) target(ctx context.Context, id string) (target, error) {
+func (s *Server) target(ctx context.Context, id string) (Target, error) {
 	if id == "" {
-		return target{}, fmt.Errorf("no container ID: %w", errdefs.ErrInvalidArgument)
+		return Target{}, fmt.Errorf("no container ID: %w", errdefs.ErrInvalidArgument)
 	}
-	t := target{id: id}
-	var err error
-	t.tasks, t.bundle, t.tty, t.stdin, err = s.resolver.ContainerTasks(ctx, id)
-	return t, err
+	return s.resolver.ContainerTasks(ctx, id)
 }

@@ -11,19 +11,22 @@ import (
 
 // Resolver finds the objects that requests name. The CRI server implements it.
 type Resolver interface {
-	// ContainerTasks finds a running container: what runs processes in it, its
-	// OCI bundle, and tty and stdin of its configuration. The error is
-	// errdefs.ErrNotFound for an unknown container, errdefs.ErrFailedPrecondition
-	// for one that does not run.
-	ContainerTasks(ctx context.Context, containerID string) (tasks runtime.Tasks, bundle string, tty, stdin bool, err error)
+	// ContainerTasks finds a running container. The error is errdefs.ErrNotFound
+	// for an unknown container, errdefs.ErrFailedPrecondition for one that does not run.
+	ContainerTasks(ctx context.Context, containerID string) (Target, error)
 	// PodNetNS is the path of a ready pod's network namespace, or empty if it
 	// is the node's own. Errors are as those of ContainerTasks.
 	PodNetNS(ctx context.Context, podID string) (path string, err error)
 }
 
-// target is a running container as a session sees it.
-type target struct {
-	id, bundle string
-	tasks      runtime.Tasks
-	tty, stdin bool
+// Target is a running container as a session sees it.
+type Target struct {
+	// ID is the container's whole ID, also where the request had only a prefix.
+	ID string
+	// Tasks runs processes in the container.
+	Tasks runtime.Tasks
+	// Bundle is the directory of its OCI bundle.
+	Bundle string
+	// TTY and Stdin as in the container's configuration.
+	TTY, Stdin bool
 }

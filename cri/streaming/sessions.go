@@ -131,7 +131,7 @@ func (s *Server) exec(ctx context.Context, req *cri.ExecRequest, st streams) err
 	if st.resize != nil {
 		r.Resize = s.sizes(ctx, st.resize, r.Process)
 	}
-	code, err := t.tasks.Exec(ctx, r)
+	code, err := t.Tasks.Exec(ctx, r)
 	if err != nil {
 		return fmt.Errorf("exec in container %s: %w", id, err)
 	}
@@ -148,7 +148,7 @@ func (s *Server) attach(ctx context.Context, req *cri.AttachRequest, st streams)
 	if err != nil {
 		return fmt.Errorf("attach to container %s: %w", id, err)
 	}
-	leave, err := s.limits.enter(t.id)
+	leave, err := s.limits.enter(t.ID)
 	if err != nil {
 		return fmt.Errorf("attach to container %s: %w", id, err)
 	}
@@ -156,7 +156,7 @@ func (s *Server) attach(ctx context.Context, req *cri.AttachRequest, st streams)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var r runtime.AttachRequest
-	if t.stdin {
+	if t.Stdin {
 		r.Stdin = st.stdin
 	} else if st.stdin != nil {
 		// Unread input would hold up the session's other streams.
@@ -165,13 +165,13 @@ func (s *Server) attach(ctx context.Context, req *cri.AttachRequest, st streams)
 	if st.stdout != nil {
 		r.Stdout = st.stdout
 	}
-	if st.stderr != nil && !t.tty {
+	if st.stderr != nil && !t.TTY {
 		r.Stderr = st.stderr
 	}
-	if st.resize != nil && t.tty {
+	if st.resize != nil && t.TTY {
 		r.Resize = s.sizes(ctx, st.resize, nil)
 	}
-	if err := t.tasks.Attach(ctx, t.id, r); err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+	if err := t.Tasks.Attach(ctx, t.ID, r); err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("attach to container %s: %w", id, err)
 	}
 	return nil
@@ -179,19 +179,19 @@ func (s *Server) attach(ctx context.Context, req *cri.AttachRequest, st streams)
 
 // prepare finds the container, takes one of its places and makes the process.
 func (s *Server) prepare(ctx context.Context, id string, cmd []string, tty bool) (
-	r runtime.ExecRequest, t target, leave func(), err error,
+	r runtime.ExecRequest, t Target, leave func(), err error,
 ) {
 	if t, err = s.target(ctx, id); err != nil {
 		return r, t, nil, err
 	}
-	p, err := spec.ExecProcess(t.bundle, cmd, tty)
+	p, err := spec.ExecProcess(t.Bundle, cmd, tty)
 	if err != nil {
 		return r, t, nil, err
 	}
-	if leave, err = s.limits.enter(t.id); err != nil {
+	if leave, err = s.limits.enter(t.ID); err != nil {
 		return r, t, nil, err
 	}
-	return runtime.ExecRequest{ID: t.id, ExecID: "exec-" + rand.Text(), Process: p}, t, leave, nil
+	return runtime.ExecRequest{ID: t.ID, ExecID: "exec-" + rand.Text(), Process: p}, t, leave, nil
 }
 
 // sizes hands on the client's terminal sizes until ctx ends. For a process yet
