@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -24,6 +25,7 @@ const (
 	envBuild  = "SANDFLOW_BUILD"      // the repository's build directory
 	envCgroup = "SANDFLOW_LAB_CGROUP" // its cgroup path
 	envDisk   = "SANDFLOW_LAB_DISK"   // where its directory is outside of it
+	envPID    = "SANDFLOW_LAB_PID"    // the process ID outside of it of who opened it
 )
 
 // mountPoint is where a laboratory's directory is inside of it: short, since the path of a
@@ -127,6 +129,7 @@ func (l *Lab) environ() []string {
 	return append(env,
 		envDir+"="+mountPoint,
 		envDisk+"="+l.Dir,
+		envPID+"="+strconv.Itoa(os.Getpid()),
 		envBuild+"="+l.Build,
 		envCgroup+"="+l.CgroupParent,
 		"PATH="+filepath.Join(l.Build, "bin")+":"+os.Getenv("PATH"),

@@ -76,6 +76,11 @@ func labInit(command []string) (int, error) {
 	if err := setUp(); err != nil {
 		return 1, err
 	}
+	// Tests name cgroups by their process ID, and all laboratories share the cgroups: let the
+	// IDs start at one that no other laboratory has.
+	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(os.Getenv(envPID)), 0); err != nil {
+		return 1, fmt.Errorf("could not set the next process ID: %w", err)
+	}
 	path, err := exec.LookPath(command[0])
 	if err != nil {
 		return 1, err
