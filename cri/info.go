@@ -21,7 +21,7 @@ func (s *Server) podInfo(p pod) (map[string]string, error) {
 	return asInfo(map[string]any{
 		"pid": shim.PID, "config": protoOf(p.config), "runtimeHandler": p.request.Handler,
 		"station": p.Station, "phase": p.Phase, "error": p.Error, "attempts": p.Attempts,
-		"namespaces": ns, "cniResult": net.Results, "shim": shim,
+		"resources": protoOf(p.resources()), "overhead": protoOf(p.overhead()), "namespaces": ns, "cniResult": net.Results, "shim": shim,
 	})
 }
 

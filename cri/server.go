@@ -47,6 +47,7 @@ type Server struct {
 	images    *images.Service
 	stream    *streaming.Server
 	stats     *stats.Reader
+	layers    layers
 	monitor   *monitor
 	unclaimed unclaimed
 	features  handlerFeatures
@@ -60,7 +61,7 @@ func New(d Dependencies) (*Server, error) {
 		engine: d.Engine, services: d.Services, config: d.Services.Config,
 		version: d.Version, shown: d.Config,
 		images: images.New(d.Services.Store, d.Engine),
-		stats:  stats.New(stats.Options{}), drain: newDrain(),
+		stats:  stats.New(stats.Options{}), layers: d.Services.Store, drain: newDrain(),
 	}
 	s.monitor = newMonitor(d.Engine, d.Services.Runtime)
 	s.monitor.forget = s.stats.Forget

@@ -14,9 +14,16 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/cri/stats"
+	"github.com/sandflow-cri/sandflow/snapshot"
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/spec"
 )
+
+// layers tells how much writable layers hold; the store does.
+type layers interface {
+	RootfsUsage(ctx context.Context, key string) (snapshot.Usage, error)
+	ImageFS(ctx context.Context) (snapshot.FS, error)
+}
 
 // ContainerStats tells what one container uses now.
 func (s *Server) ContainerStats(ctx context.Context, r *runtime.ContainerStatsRequest) (*runtime.ContainerStatsResponse, error) {
@@ -50,11 +57,11 @@ func (s *Server) containerStats(ctx context.Context, c container) (*runtime.Cont
 	if c.state() != runtime.ContainerState_CONTAINER_RUNNING {
 		return told, nil, nil
 	}
-	written, err := steps.ContainerSpec.Need(c.View)
+	cgroup, err := steps.CgroupPath(c.View)
 	if err != nil {
 		return nil, nil, fmt.Errorf("stats of container %s: %w", c.ID, err)
 	}
-	usage, err := s.stats.Container(ctx, c.ID, written.CgroupPath)
+	usage, err := s.stats.Container(ctx, c.ID, cgroup)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return told, nil, nil // it has ended meanwhile
 	}
@@ -66,14 +73,14 @@ func (s *Server) containerStats(ctx context.Context, c container) (*runtime.Cont
 }
 
 func (s *Server) writableLayer(ctx context.Context, c container) (*runtime.FilesystemUsage, error) {
-	usage, err := s.services.Store.RootfsUsage(ctx, c.ID)
+	usage, err := s.layers.RootfsUsage(ctx, c.ID)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	fs, err := s.services.Store.ImageFS(ctx)
+	fs, err := s.layers.ImageFS(ctx)
 	if err != nil {
 		return nil, err
 	}

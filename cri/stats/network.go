@@ -51,6 +51,42 @@ func (r *Reader) Network(path string) (*runtime.NetworkUsage, error) {
 	return out, nil
 }
 
+// Interface is one of a network namespace with its counters.
+type Interface struct {
+	Name        string
+	Received    Traffic
+	Transmitted Traffic
+}
+
+// Traffic of an interface in one direction.
+type Traffic struct{ Bytes, Packets, Dropped, Errors uint64 }
+
+// Interfaces are those of the network namespace pinned at path, without lo. Errors as
+// of Network.
+func (r *Reader) Interfaces(path string) ([]Interface, error) {
+	if path == "" {
+		return nil, nil
+	}
+	links, err := linksOf(path)
+	if err != nil {
+		return nil, fmt.Errorf("read network metrics of %s: %w", path, err)
+	}
+	var all []Interface
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Flags&net.FlagLoopback != 0 || a.Statistics == nil {
+			continue
+		}
+		n := a.Statistics
+		all = append(all, Interface{
+			Name:        a.Name,
+			Received:    Traffic{n.RxBytes, n.RxPackets, n.RxDropped, n.RxErrors},
+			Transmitted: Traffic{n.TxBytes, n.TxPackets, n.TxDropped, n.TxErrors},
+		})
+	}
+	return all, nil
+}
+
 func interfaceUsage(a *netlink.LinkAttrs) *runtime.NetworkInterfaceUsage {
 	return &runtime.NetworkInterfaceUsage{
 		Name:    a.Name,

@@ -39,6 +39,11 @@ func Validate(c *runtime.ContainerConfig, pod *runtime.PodSandboxConfig, cfg ste
 	return nil
 }
 
+// ValidateResources checks the resources of a request; field is where it has them.
+func ValidateResources(field string, r *runtime.LinuxContainerResources) error {
+	return validateResources(field, r)
+}
+
 func validateProcess(c *runtime.ContainerConfig) error {
 	if _, err := StopSignal("", c.GetStopSignal()); err != nil {
 		return err

@@ -17,11 +17,15 @@ import (
 // Root is where cgroups are mounted on every current system.
 const Root = "/sys/fs/cgroup"
 
+// hybridRoot is where systemd's hybrid mode has cgroup v2.
+const hybridRoot = Root + "/unified"
+
 // Host is how a node has its cgroups mounted.
 type Host struct {
 	// Unified tells that Root is a cgroup v2 mount.
 	Unified bool
-	// Root is the mount point of a cgroup v2 hierarchy; v1 has one for each controller.
+	// Root is the mount point of a cgroup v2 hierarchy. Besides v1, which has one for
+	// each controller, it is set if there is one without controllers (hybrid).
 	Root string
 	// Mounts are the mount points by controller. For v2 they are all Root.
 	Mounts map[string]string
@@ -37,7 +41,11 @@ var Detect = sync.OnceValue(func() Host {
 	if err != nil {
 		return Host{Mounts: map[string]string{}}
 	}
-	return legacy(mounts)
+	h := legacy(mounts)
+	if err := unix.Statfs(hybridRoot, &fs); err == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+		h.Root = hybridRoot
+	}
+	return h
 })
 
 // Unified is the host whose cgroup v2 hierarchy is mounted at root.
