@@ -24,8 +24,10 @@ const dialTimeout = 10 * time.Second
 
 func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req *cri.PortForwardRequest) {
 	opts := &portforward.V4Options{Ports: req.GetPort()}
-	portforward.ServePortForward(w, r, forwarder{s, r.Context()}, req.GetPodSandboxId(), "",
-		opts, s.cfg.IdleTimeout, s.cfg.CreationTimeout, portforward.SupportedProtocols)
+	withoutTunnel(w, r, func(w http.ResponseWriter, r *http.Request) {
+		portforward.ServePortForward(w, r, forwarder{s, r.Context()}, req.GetPodSandboxId(), "",
+			opts, s.cfg.IdleTimeout, s.cfg.CreationTimeout, portforward.SupportedProtocols)
+	})
 }
 
 // forwarder serves the connections of one port-forward session. The streaming

@@ -103,7 +103,28 @@ func listen(t *testing.T, netns ns.NetNS, network, addr string, handle func(*net
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-func dialer(t *testing.T, s *Server, pod string) httpstream.Dialer {
+// sessionDialers are the clients that exist for port-forward.
+var sessionDialers = map[string]func(u *url.URL) (httpstream.Dialer, error){
+	"SPDY": func(u *url.URL) (httpstream.Dialer, error) {
+		transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
+		if err != nil {
+			return nil, err
+		}
+		return spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, u), nil
+	},
+	"WebSocket": func(u *url.URL) (httpstream.Dialer, error) {
+		return portforward.NewSPDYOverWebsocketDialerForStreaming(u, &rest.Config{})
+	},
+}
+
+// overEach runs a test with each of the clients.
+func overEach(t *testing.T, test func(t *testing.T, transport string)) {
+	for transport := range sessionDialers {
+		t.Run(transport, func(t *testing.T) { test(t, transport) })
+	}
+}
+
+func dialer(t *testing.T, s *Server, transport, pod string) httpstream.Dialer {
 	t.Helper()
 	reply, err := s.GetPortForward(&cri.PortForwardRequest{PodSandboxId: pod})
 	if err != nil {
@@ -113,22 +134,22 @@ func dialer(t *testing.T, s *Server, pod string) httpstream.Dialer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
+	d, err := sessionDialers[transport](u)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
+	return d
 }
 
 // forward opens a session with the real client; it returns the local address of each port.
-func forward(t *testing.T, s *Server, pod string, ports ...uint16) []string {
+func forward(t *testing.T, s *Server, transport, pod string, ports ...uint16) []string {
 	t.Helper()
 	specs := make([]string, 0, len(ports))
 	for _, p := range ports {
 		specs = append(specs, fmt.Sprintf("0:%d", p))
 	}
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	f, err := portforward.NewOnAddressesForStreaming(dialer(t, s, pod), []string{"127.0.0.1"}, specs, stop, ready, io.Discard, io.Discard)
+	f, err := portforward.NewOnAddressesForStreaming(dialer(t, s, transport, pod), []string{"127.0.0.1"}, specs, stop, ready, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +207,9 @@ func echo(name string) func(*net.TCPConn) {
 }
 
 // Case 36: all kinds of listeners answer, inside the pod and on the node's network.
-func TestPortForwardAddresses(t *testing.T) {
+func TestPortForwardAddresses(t *testing.T) { overEach(t, testPortForwardAddresses) }
+
+func testPortForwardAddresses(t *testing.T, transport string) {
 	s, n := serve(t, Config{})
 	pod := newPod(t, n)
 	for _, where := range []struct {
@@ -194,7 +217,7 @@ func TestPortForwardAddresses(t *testing.T) {
 		netns ns.NetNS
 	}{{"pod", pod}, {"host", nil}} {
 		t.Run(where.pod, func(t *testing.T) {
-			local := forward(t, s, where.pod,
+			local := forward(t, s, transport, where.pod,
 				listen(t, where.netns, "tcp4", "127.0.0.1:0", echo("a")), listen(t, where.netns, "tcp6", "[::1]:0", echo("b")),
 				listen(t, where.netns, "tcp4", "0.0.0.0:0", echo("c")), listen(t, where.netns, "tcp6", "[::]:0", echo("d")))
 			for i, addr := range local {
@@ -227,11 +250,13 @@ func raw(t *testing.T, session httpstream.Connection, id int, port uint16) (data
 }
 
 // Case 36: a refused port is an error on its connection, and on no other.
-func TestPortForwardRefused(t *testing.T) {
+func TestPortForwardRefused(t *testing.T) { overEach(t, testPortForwardRefused) }
+
+func testPortForwardRefused(t *testing.T, transport string) {
 	s, n := serve(t, Config{})
 	pod := newPod(t, n)
 	port := listen(t, pod, "tcp4", "127.0.0.1:0", echo("a"))
-	session, _, err := dialer(t, s, "pod").Dial("portforward.k8s.io")
+	session, _, err := dialer(t, s, transport, "pod").Dial("portforward.k8s.io")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +282,9 @@ func TestPortForwardRefused(t *testing.T) {
 
 // Case 37: connections that are reset or cut end alone, a half-closed one gets
 // all of its answer, and nothing is left.
-func TestPortForwardBadConnections(t *testing.T) {
+func TestPortForwardBadConnections(t *testing.T) { overEach(t, testPortForwardBadConnections) }
+
+func testPortForwardBadConnections(t *testing.T, transport string) {
 	s, n := serve(t, Config{})
 	pod := newPod(t, n)
 	big := bytes.Repeat([]byte("0123456789abcdef"), 5<<20/16)
@@ -272,7 +299,7 @@ func TestPortForwardBadConnections(t *testing.T) {
 	})
 	before := count(t)
 	t.Run("session", func(t *testing.T) {
-		local := forward(t, s, "pod", resets, answers)
+		local := forward(t, s, transport, "pod", resets, answers)
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
@@ -304,7 +331,9 @@ func TestPortForwardBadConnections(t *testing.T) {
 }
 
 // Sessions cut by their client end the connections that never end by themselves.
-func TestPortForwardDoesNotLeak(t *testing.T) {
+func TestPortForwardDoesNotLeak(t *testing.T) { overEach(t, testPortForwardDoesNotLeak) }
+
+func testPortForwardDoesNotLeak(t *testing.T, transport string) {
 	s, n := serve(t, Config{})
 	pod := newPod(t, n)
 	port := listen(t, pod, "tcp4", "127.0.0.1:0", func(c *net.TCPConn) {
@@ -318,7 +347,7 @@ func TestPortForwardDoesNotLeak(t *testing.T) {
 	})
 	before := count(t)
 	for i := range 200 {
-		session, _, err := dialer(t, s, "pod").Dial("portforward.k8s.io")
+		session, _, err := dialer(t, s, transport, "pod").Dial("portforward.k8s.io")
 		if err != nil {
 			t.Fatal(err)
 		}
