@@ -35,23 +35,21 @@ func (s *Server) updateResources(ctx context.Context, c container, r *runtime.Up
 	if err != nil {
 		return err
 	}
-	switch c.state() {
-	case runtime.ContainerState_CONTAINER_RUNNING:
-		tasks, err := s.services.Runtime.Tasks(s.monitor.podOf(c))
-		if err != nil {
-			return err
-		}
-		if err := tasks.Update(ctx, c.ID, resources, r.GetAnnotations()); err != nil {
-			return err
-		}
-	case runtime.ContainerState_CONTAINER_CREATED:
-		if err := spec.UpdateBundle(s.config.ContainerDir(c.ID), resources); err != nil {
-			return err
-		}
-	default:
-		return c.running()
+	if err := c.updatable(); err != nil {
+		return err
 	}
+	limits, err := s.askPlugins(ctx, c, resources)
+	if err != nil {
+		return err
+	}
+	if err := s.setLimits(ctx, c, limits, r.GetAnnotations()); err != nil {
+		return err
+	}
+	defer s.services.NRI.UpdatedContainer(ctx, c.ID)
 	merged := mergeResources(c.resources().GetLinux(), r.GetLinux())
+	if limits != resources { // what plugins have made of it
+		merged = mergeResources(merged, criResources(limits))
+	}
 	return s.engine.Amend(ctx, steps.Container, c.ID,
 		steps.ContainerResources.With(protoOf(&runtime.ContainerResources{Linux: merged})))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandflow-cri/sandflow/cni"
 	"github.com/sandflow-cri/sandflow/snapshot"
+	"github.com/sandflow-cri/sandflow/steps/nri"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
 )
 
@@ -50,6 +51,8 @@ type Services struct {
 	CNI    *cni.Network
 	// Runtime launches shims and runs tasks; steps/runtime does not import this package.
 	Runtime *runtime.Manager
+	// NRI tells plugins what happens; nil does nothing. steps/nri does not import this package.
+	NRI *nri.Manager
 }
 
 // ServicesOf returns the services inside an action's InitFn.

@@ -53,7 +53,7 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Focus: os.Getenv("SANDFLOW_FOCUS"), Parallel: 6, Log: filepath.Join(out, "critest.log")}
+	o := Options{Focus: os.Getenv("SANDFLOW_FOCUS"), Parallel: 6, NRISocket: d.NRI, Log: filepath.Join(out, "critest.log")}
 	specs, err := Run(ctx, l, d, registry.Digest, o)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Tail())

@@ -61,7 +61,7 @@ func (l *Lab) CertsDir() string { return filepath.Join(l.Dir, "certs.d") }
 type values struct {
 	Options
 	*Lab
-	Root, State, Socket, Admin, Containerd, Certs, Shim, Runc, Pause string
+	Root, State, Socket, Admin, Containerd, NRI, Certs, Shim, Runc, Pause string
 }
 
 var sandflowConfig = template.Must(template.New("sandflow").Parse(`root = {{printf "%q" .Root}}
@@ -79,6 +79,9 @@ config_path = {{printf "%q" .Certs}}
 [cni]
 conf_dir = {{printf "%q" .ConfDir}}
 bin_dirs = [{{range .BinDirs}}{{printf "%q" .}}, {{end}}]
+[nri]
+socket_path = {{printf "%q" .NRI}}
+plugin_path = {{printf "%q" (print .Root ".nri")}}
 [runtime]
 shim = {{printf "%q" .Shim}}
 sandbox_image = {{printf "%q" .Pause}}
@@ -96,7 +99,8 @@ state = {{printf "%q" .State}}
 [ttrpc]
   address = {{printf "%q" (print .Containerd ".ttrpc")}}
 [plugins."io.containerd.nri.v1.nri"]
-  disable = true
+  socket_path = {{printf "%q" .NRI}}
+  plugin_path = {{printf "%q" (print .Root ".nri")}}
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   enable_unprivileged_ports = true
@@ -137,9 +141,10 @@ func (l *Lab) daemon(o Options, socket string, config *template.Template) (*Daem
 	v.Socket = filepath.Join(v.State, socket)
 	v.Containerd = filepath.Join(v.State, "containerd.sock")
 	v.Admin = filepath.Join(v.State, "admin.sock")
+	v.NRI = filepath.Join(v.State, "nri.sock")
 	file := filepath.Join(l.Dir, o.Name+".toml")
 	d := &Daemon{
-		Name: o.Name, Socket: v.Socket, Containerd: v.Containerd, Root: v.Root, State: v.State,
+		Name: o.Name, Socket: v.Socket, Containerd: v.Containerd, NRI: v.NRI, Root: v.Root, State: v.State,
 		Log: filepath.Join(l.Dir, o.Name+".log"), lab: l,
 		Command: []string{o.Program, "--config", file}, program: filepath.Base(o.Program),
 	}

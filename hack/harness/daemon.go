@@ -34,6 +34,8 @@ type Daemon struct {
 	Env []string
 	// Socket is where it serves CRI, Containerd where containerd's API is.
 	Socket, Containerd string
+	// NRI is where it serves plugins. Those to launch are looked for in Root + ".nri".
+	NRI string
 	// Root and State are its directories.
 	Root, State string
 	// Log is the file that it logs to.

@@ -22,6 +22,7 @@ import (
 	_ "github.com/sandflow-cri/sandflow/steps/files"
 	_ "github.com/sandflow-cri/sandflow/steps/namespaces"
 	_ "github.com/sandflow-cri/sandflow/steps/network"
+	_ "github.com/sandflow-cri/sandflow/steps/nri/hooks"
 	_ "github.com/sandflow-cri/sandflow/steps/rootfs"
 	_ "github.com/sandflow-cri/sandflow/steps/sandboxcontainer"
 	_ "github.com/sandflow-cri/sandflow/steps/shim"

@@ -11,10 +11,12 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 
 	"github.com/sandflow-cri/sandflow/cmd/internal/config"
+	"github.com/sandflow-cri/sandflow/cmd/internal/version"
 	"github.com/sandflow-cri/sandflow/cni"
 	"github.com/sandflow-cri/sandflow/cri/streaming"
 	"github.com/sandflow-cri/sandflow/snapshot"
 	"github.com/sandflow-cri/sandflow/steps"
+	"github.com/sandflow-cri/sandflow/steps/nri"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
 )
 
@@ -76,6 +78,17 @@ func Runtime(c *config.Config, client func() *containerd.Client) runtime.Config 
 	}
 	out.Handlers[""] = out.Handlers[c.Runtime.Default]
 	return out
+}
+
+// NRI is the configuration of the plugin interface.
+func NRI(c *config.Config) nri.Config {
+	return nri.Config{
+		Enable: c.NRI.Enable, SocketPath: c.NRI.SocketPath, DisableConnections: c.NRI.DisableConnections,
+		PluginPath: c.NRI.PluginPath, PluginConfigPath: c.NRI.PluginConfigPath,
+		RegistrationTimeout: time.Duration(c.NRI.RegistrationTimeout),
+		RequestTimeout:      time.Duration(c.NRI.RequestTimeout), SyncTimeout: time.Duration(c.NRI.SyncTimeout),
+		Name: "sandflow", Version: version.Version,
+	}
 }
 
 // Streaming is the configuration of exec, attach and port-forward.

@@ -36,6 +36,7 @@ type Config struct {
 	Containerd Containerd `toml:"containerd"`
 	CNI        CNI        `toml:"cni"`
 	Runtime    Runtime    `toml:"runtime"`
+	NRI        NRI        `toml:"nri"`
 	Workflows  Workflows  `toml:"workflows"`
 	Cleanup    Cleanup    `toml:"cleanup"`
 
@@ -128,6 +129,18 @@ const (
 	DriverCgroupfs   = "cgroupfs"
 	DriverSystemd    = "systemd"
 )
+
+// NRI lets plugins of the Node Resource Interface take part.
+type NRI struct {
+	Enable              bool     `toml:"enable"`
+	SocketPath          string   `toml:"socket_path"`
+	DisableConnections  bool     `toml:"disable_connections"`
+	PluginPath          string   `toml:"plugin_path"`
+	PluginConfigPath    string   `toml:"plugin_config_path"`
+	RegistrationTimeout Duration `toml:"plugin_registration_timeout"`
+	RequestTimeout      Duration `toml:"plugin_request_timeout"`
+	SyncTimeout         Duration `toml:"plugin_sync_timeout"`
+}
 
 // Workflows are the flows of pods, containers and images.
 type Workflows struct {

@@ -43,6 +43,7 @@ func (c *Config) Validate() error {
 	k.containerd()
 	k.runtime()
 	k.handlers()
+	k.nri()
 	k.flows()
 	k.cleanup()
 	return errors.Join(k.errs...)
@@ -234,6 +235,32 @@ func (k *checker) handlers() {
 				k.fault(at(path+".annotations", i), "%q is not a pattern", pattern)
 			}
 		}
+	}
+}
+
+func (k *checker) nri() {
+	n := k.c.NRI
+	k.absolute("nri.socket_path", n.SocketPath)
+	if len(n.SocketPath) > maxSocketPath {
+		k.fault("nri.socket_path", "the path has %d bytes; this unix socket's has at most %d", len(n.SocketPath), maxSocketPath)
+	}
+	for path, s := range map[string]string{
+		"cri.socket": k.c.CRI.Socket, "admin.socket": k.c.Admin.Socket, "containerd.socket": k.c.Containerd.Socket,
+	} {
+		if s == n.SocketPath {
+			k.fault("nri.socket_path", "is the same socket as %s", path)
+		}
+	}
+	k.absolute("nri.plugin_path", n.PluginPath)
+	k.absolute("nri.plugin_config_path", n.PluginConfigPath)
+	k.positive("nri.plugin_registration_timeout", n.RegistrationTimeout)
+	k.positive("nri.plugin_request_timeout", n.RequestTimeout)
+	k.positive("nri.plugin_sync_timeout", n.SyncTimeout)
+}
+
+func (k *checker) positive(path string, d Duration) {
+	if d <= 0 {
+		k.fault(path, "must be above zero")
 	}
 }
 

@@ -6,6 +6,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
@@ -16,6 +17,8 @@ import (
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/snapshot"
 	"github.com/sandflow-cri/sandflow/steps"
+	"github.com/sandflow-cri/sandflow/steps/nri"
+	"github.com/sandflow-cri/sandflow/steps/nri/hooks"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
 )
 
@@ -72,7 +75,10 @@ func init() {
 			if err != nil || l.err != nil {
 				return nil, err
 			}
-			l.engine, l.err = assembly.Build(l.cfg, ic.Plugins(), l.journal, l.observers...)
+			tell := hooks.NewObserver(l.services.NRI, func(workflow, id string) (*engine.View, bool) {
+				return l.engine.Get(workflow, id)
+			})
+			l.engine, l.err = assembly.Build(l.cfg, ic.Plugins(), l.journal, append(slices.Clone(l.observers), tell)...)
 			return l.engine, l.err
 		},
 	})
@@ -93,7 +99,7 @@ func newServices(ic *plugin.InitContext, cfg *config.Config) (*steps.Services, e
 	}
 	return &steps.Services{
 		Config: assembly.Steps(cfg), Store: store, CNI: network,
-		Runtime: runtime.NewManager(assembly.Runtime(cfg, store.Client)),
+		Runtime: runtime.NewManager(assembly.Runtime(cfg, store.Client)), NRI: nri.New(assembly.NRI(cfg)),
 	}, nil
 }
 

@@ -210,6 +210,14 @@ func (i *instance) startCRI(ctx, _ context.Context) error {
 	limit := int(i.cfg.CRI.MaxMessage)
 	g := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(limit))...)
 	server.Register(g)
+	// After recovery, and before anybody can make something: plugins see what stands.
+	if err := i.launch.services.NRI.Start(ctx, server.Plugins()); err != nil {
+		return i.cfg.Fault("nri", err.Error())
+	}
+	i.onStop(func(context.Context) error {
+		i.launch.services.NRI.Stop()
+		return nil
+	})
 	i.tasks.run("cri", server.Run)
 	if err := i.serve(ctx, "cri", i.cfg.CRI.Socket, g); err != nil {
 		return err

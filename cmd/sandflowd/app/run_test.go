@@ -44,6 +44,9 @@ address = "127.0.0.1:0"
 [containerd]
 config_path = ""
 snapshotter = "native"
+[nri]
+socket_path = "DIR/nri.sock"
+plugin_path = "DIR/nri"
 [cni]
 conf_dir = "DIR/net.d"
 bin_dirs = ["DIR/bin"]

@@ -1,0 +1,177 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nri
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+)
+
+// CreateContainer tells CreateContainer and gives the changes that plugins want
+// in the container's OCI spec, or nil. What they want for other containers has
+// been done. An error is a plugin's refusal, or a conflict of two;
+// RemoveContainer must follow it as it does a success.
+func (m *Manager) CreateContainer(ctx context.Context, id, podID string) (*api.ContainerAdjustment, error) {
+	var answer *api.CreateContainerResponse
+	err := m.tell(ctx, func(ctx context.Context, s *session) error {
+		full := s.runtime.Container(id)
+		if full == nil {
+			full = &api.Container{Id: id, PodSandboxId: podID}
+		}
+		m.mu.Lock()
+		m.containers[id] = &container{pod: podID, brief: briefContainer(full, id, podID)}
+		m.mu.Unlock()
+		if m.nobody() {
+			return nil
+		}
+		request := &api.CreateContainerRequest{Pod: s.podOf(podID, m.podEntry(podID)), Container: full}
+		var err error
+		if answer, err = s.adaptation.CreateContainer(ctx, request); err != nil {
+			return fmt.Errorf("NRI plugins refused container %s: %w", id, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.applyAll(ctx, answer.GetUpdate()); err != nil {
+		return nil, err
+	}
+	return answer.GetAdjust(), nil
+}
+
+// CreatedContainer tells PostCreateContainer.
+func (m *Manager) CreatedContainer(ctx context.Context, id string) {
+	m.containerEvent(ctx, "PostCreateContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, c *api.Container) error {
+		return s.adaptation.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: p, Container: c})
+	})
+}
+
+// StartContainer tells StartContainer. An error is a plugin's refusal;
+// StopContainer must follow it as it does a success.
+func (m *Manager) StartContainer(ctx context.Context, id string) error {
+	return m.tell(ctx, func(ctx context.Context, s *session) error {
+		c := m.containerEntry(id)
+		if c == nil {
+			return nil
+		}
+		c.started.Store(true)
+		if m.nobody() {
+			return nil
+		}
+		err := s.adaptation.StartContainer(ctx, &api.StartContainerRequest{
+			Pod: s.podOf(c.pod, m.podEntry(c.pod)), Container: s.containerOf(id, c),
+		})
+		if err != nil {
+			return fmt.Errorf("an NRI plugin refused to start container %s: %w", id, err)
+		}
+		return nil
+	})
+}
+
+// StartedContainer tells PostStartContainer.
+func (m *Manager) StartedContainer(ctx context.Context, id string) {
+	m.containerEvent(ctx, "PostStartContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, c *api.Container) error {
+		return s.adaptation.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: p, Container: c})
+	})
+}
+
+// UpdateContainer tells UpdateContainer and gives the limits as plugins want
+// them, or nil to leave them as they are. What they want for other containers
+// has been done. An error is a plugin's refusal.
+func (m *Manager) UpdateContainer(ctx context.Context, id string, r *api.LinuxResources) (*api.LinuxResources, error) {
+	var answer *api.UpdateContainerResponse
+	err := m.tell(ctx, func(ctx context.Context, s *session) error {
+		c := m.containerEntry(id)
+		if c == nil || m.nobody() {
+			return nil
+		}
+		var err error
+		answer, err = s.adaptation.UpdateContainer(ctx, &api.UpdateContainerRequest{
+			Pod: s.podOf(c.pod, m.podEntry(c.pod)), Container: s.containerOf(id, c), LinuxResources: r,
+		})
+		if err != nil {
+			return fmt.Errorf("NRI plugins refused the update of container %s: %w", id, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var own *api.LinuxResources
+	var others []*api.ContainerUpdate
+	for _, u := range answer.GetUpdate() {
+		switch {
+		case u.GetContainerId() == id:
+			own = u.GetLinux().GetResources()
+		case u != nil:
+			others = append(others, u)
+		}
+	}
+	return own, m.applyAll(ctx, others)
+}
+
+// UpdatedContainer tells PostUpdateContainer.
+func (m *Manager) UpdatedContainer(ctx context.Context, id string) {
+	m.containerEvent(ctx, "PostUpdateContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, c *api.Container) error {
+		return s.adaptation.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: p, Container: c})
+	})
+}
+
+// StopContainer tells StopContainer once, if StartContainer has been told.
+// Plugins cannot refuse it.
+func (m *Manager) StopContainer(ctx context.Context, id string) {
+	if m == nil {
+		return
+	}
+	c := m.containerEntry(id)
+	if c == nil || !c.started.Load() {
+		return
+	}
+	c.stopped.do(func() {
+		var answer *api.StopContainerResponse
+		m.containerEvent(ctx, "StopContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, about *api.Container) (err error) {
+			about.State = api.ContainerState_CONTAINER_STOPPED
+			answer, err = s.adaptation.StopContainer(ctx, &api.StopContainerRequest{Pod: p, Container: about})
+			return err
+		})
+		m.applyBestEffort(ctx, "StopContainer", answer.GetUpdate())
+	})
+}
+
+// RemoveContainer tells RemoveContainer once, after StopContainer.
+func (m *Manager) RemoveContainer(ctx context.Context, id string) {
+	if m == nil {
+		return
+	}
+	c := m.containerEntry(id)
+	if c == nil {
+		return
+	}
+	m.StopContainer(ctx, id)
+	c.removed.do(func() {
+		m.containerEvent(ctx, "RemoveContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, about *api.Container) error {
+			return s.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: p, Container: about})
+		})
+		m.mu.Lock()
+		delete(m.containers, id)
+		m.mu.Unlock()
+	})
+}
+
+// containerEvent informs of an event of a container that has been told of.
+func (m *Manager) containerEvent(ctx context.Context, event, id string, f func(context.Context, *session, *api.PodSandbox, *api.Container) error) {
+	if m == nil {
+		return
+	}
+	m.inform(ctx, event, id, func(ctx context.Context, s *session) error {
+		c := m.containerEntry(id)
+		if c == nil {
+			return nil
+		}
+		return f(ctx, s, s.podOf(c.pod, m.podEntry(c.pod)), s.containerOf(id, c))
+	})
+}
