@@ -22,6 +22,11 @@ import (
 // CreateContainer climbs the container's ladder to "created". When it fails,
 // everything is undone before the error is returned.
 func (s *Server) CreateContainer(ctx context.Context, r *runtime.CreateContainerRequest) (*runtime.CreateContainerResponse, error) {
+	return s.createContainer(ctx, r, false)
+}
+
+// createContainer makes a container; the processes of one that is restored come from a dump.
+func (s *Server) createContainer(ctx context.Context, r *runtime.CreateContainerRequest, restored bool) (*runtime.CreateContainerResponse, error) {
 	p, err := s.readyPod(r.GetPodSandboxId())
 	if err != nil {
 		return nil, fmt.Errorf("create container: %w", err)
@@ -30,6 +35,7 @@ func (s *Server) CreateContainer(ctx context.Context, r *runtime.CreateContainer
 	if err != nil {
 		return nil, fmt.Errorf("create container %q in sandbox %s: %w", r.GetConfig().GetMetadata().GetName(), p.ID, err)
 	}
+	request.Restored = restored
 	view, err := p.view()
 	if err != nil {
 		return nil, fmt.Errorf("create container in sandbox %s: %w", p.ID, err)

@@ -52,6 +52,7 @@ type Server struct {
 	unclaimed unclaimed
 	features  handlerFeatures
 	podCIDR   podCIDR
+	cuts      cuts
 	drain     *drain
 }
 
@@ -87,6 +88,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.features.detect(ctx, s.config)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.monitor.run(ctx) })
+	wg.Go(func() { s.mendCheckpoints(ctx) })
 	err := s.stream.Run(ctx)
 	cancel()
 	wg.Wait()

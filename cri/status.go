@@ -48,7 +48,7 @@ func (s *Server) Status(ctx context.Context, r *runtime.StatusRequest) (*runtime
 		Features:        &runtime.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}
 	if r.GetVerbose() {
-		info, err := s.statusInfo(network)
+		info, err := s.statusInfo(ctx, network)
 		if err != nil {
 			return nil, fmt.Errorf("verbose status: %w", err)
 		}
@@ -73,11 +73,11 @@ func (s *Server) runtimeReady(ctx context.Context) error {
 }
 
 // statusInfo is what operators see with crictl info.
-func (s *Server) statusInfo(network any) (map[string]string, error) {
+func (s *Server) statusInfo(ctx context.Context, network any) (map[string]string, error) {
 	info := map[string]string{}
 	for key, value := range map[string]any{
 		"config": s.shown, "flows": s.engine.Flows(), "network": network,
-		"warnings": s.features.warnings(), "podCIDR": s.podCIDR.get(),
+		"warnings": slices.Concat(s.features.warnings(), s.cuts.warnings(ctx)), "podCIDR": s.podCIDR.get(),
 	} {
 		text, err := json.Marshal(value)
 		if err != nil {
