@@ -59,23 +59,23 @@ func TestCase55Capabilities(t *testing.T) {
 	const none, netAdmin, netRaw = "0000000000000000", "0000000000001000", "0000000000002000"
 	for _, k := range []struct {
 		what          string
-		caps          cri.Capability
+		caps          *cri.Capability
 		user          int64
 		inh, bnd, eff string // empty: not looked at
 	}{
 		{what: "defaults", inh: none},
 		{what: "not root", user: 1000, inh: none, eff: none},
-		{what: "one only", caps: cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_ADMIN"}}, inh: none, bnd: netAdmin, eff: netAdmin},
-		{what: "with prefix, in lower case", caps: cri.Capability{DropCapabilities: []string{"all"}, AddCapabilities: []string{"cap_net_admin"}}, inh: none, bnd: netAdmin, eff: netAdmin},
-		{what: "drop all", caps: cri.Capability{DropCapabilities: []string{"ALL"}}, inh: none, bnd: none, eff: none},
-		{what: "add all", caps: cri.Capability{AddCapabilities: []string{"ALL"}}, inh: none},
+		{what: "one only", caps: &cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_ADMIN"}}, inh: none, bnd: netAdmin, eff: netAdmin},
+		{what: "with prefix, in lower case", caps: &cri.Capability{DropCapabilities: []string{"all"}, AddCapabilities: []string{"cap_net_admin"}}, inh: none, bnd: netAdmin, eff: netAdmin},
+		{what: "drop all", caps: &cri.Capability{DropCapabilities: []string{"ALL"}}, inh: none, bnd: none, eff: none},
+		{what: "add all", caps: &cri.Capability{AddCapabilities: []string{"ALL"}}, inh: none},
 		{
 			what: "ambient", user: 1000, inh: netRaw, bnd: netRaw, eff: netRaw,
-			caps: cri.Capability{DropCapabilities: []string{"ALL"}, AddAmbientCapabilities: []string{"NET_RAW"}},
+			caps: &cri.Capability{DropCapabilities: []string{"ALL"}, AddAmbientCapabilities: []string{"NET_RAW"}},
 		},
 	} {
 		c := n.ctr("c", "sleep", "1000")
-		c.Linux.SecurityContext.Capabilities = &k.caps
+		c.Linux.SecurityContext.Capabilities = k.caps
 		c.Linux.SecurityContext.RunAsUser = &cri.Int64Value{Value: k.user}
 		id := n.started(pod, cfg, c)
 		for who, path := range map[string]string{"init": "/proc/1/status", "exec": "/proc/self/status"} {

@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/hack/harness"
@@ -94,6 +97,7 @@ func newNode(t *testing.T, o options) *node {
 	}
 	n.pull(images.Busybox)
 	n.warmUp()
+	n.collect()
 	n.before = n.count()
 	return n
 }
@@ -124,6 +128,19 @@ func (n *node) warmUp() {
 	id := n.run(cfg)
 	n.started(id, cfg, n.ctr("c", "sleep", "1000"))
 	n.remove(id)
+}
+
+// collect has containerd collect its garbage now: the directories of removed snapshots go
+// some time later otherwise.
+func (n *node) collect() {
+	n.t.Helper()
+	c, err := client.New(n.daemon.Containerd)
+	must(n.t, err)
+	ctx := namespaces.WithNamespace(n.t.Context(), "k8s.io")
+	l, err := c.LeasesService().Create(ctx, leases.WithRandomID())
+	must(n.t, err)
+	must(n.t, c.LeasesService().Delete(ctx, l, leases.SynchronousDelete))
+	must(n.t, c.Close())
 }
 
 // end stops the daemon and shows its log if the test failed.
