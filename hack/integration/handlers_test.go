@@ -53,7 +53,6 @@ func TestHandlers(t *testing.T) {
 	for name, extra := range map[string]string{
 		"default":                             "",
 		"stock shim":                          stock,
-		"sandbox container":                   "[runtime.handlers.h]\nsandbox = \"container\"\n",
 		"stock shim with a sandbox container": stock + "sandbox = \"container\"\n",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -72,7 +72,7 @@ func full(in *input, c *runtime.ContainerConfig, p *runtime.PodSandboxConfig) {
 	c.Envs = []*runtime.KeyValue{{Key: "A", Value: []byte("request")}, {Key: "B"}}
 	c.Mounts = []*runtime.Mount{
 		{HostPath: "/usr", ContainerPath: "/host/usr", Readonly: true, RecursiveReadOnly: true, MountOptions: []string{"nosuid"}},
-		{HostPath: "/etc", ContainerPath: "host", UidMappings: ids, GidMappings: ids},
+		{HostPath: "/etc", ContainerPath: "/host", UidMappings: ids, GidMappings: ids},
 		{HostPath: "/etc/hosts", ContainerPath: "/etc/hosts"},
 	}
 	c.Linux.Resources = &runtime.LinuxContainerResources{

@@ -55,7 +55,7 @@ func TestMountsAreOrderedParentsFirst(t *testing.T) {
 	dir := t.TempDir()
 	s := made(t, fakeHost(), func(in *input, c *runtime.ContainerConfig, _ *runtime.PodSandboxConfig) {
 		in.Volumes.Mounts = []steps.Volume{{Source: "/v1", Target: "/a/b"}, {Source: "/v2", Target: "/a"}}
-		c.Mounts = []*runtime.Mount{{HostPath: dir, ContainerPath: "/a/b/c"}, {HostPath: dir, ContainerPath: "/a/b"}, {HostPath: dir, ContainerPath: "rel"}, {HostPath: dir, ContainerPath: "/etc"}}
+		c.Mounts = []*runtime.Mount{{HostPath: dir, ContainerPath: "/a/b/c"}, {HostPath: dir, ContainerPath: "/a/b"}, {HostPath: dir, ContainerPath: "/rel"}, {HostPath: dir, ContainerPath: "/etc"}}
 	})
 	var order []string
 	for _, m := range s.Mounts {
@@ -129,6 +129,7 @@ func TestMountRefused(t *testing.T) {
 		"host_path":           {HostPath: "relative", ContainerPath: "/a"},
 		"host_path ":          {ContainerPath: "/a"},
 		"container_path":      {HostPath: "/tmp"},
+		"container_path ":     {HostPath: "/tmp", ContainerPath: "../x"},
 		"root":                {HostPath: "/tmp", ContainerPath: "/a/.."},
 		"zero byte":           {HostPath: "/tmp", ContainerPath: "/a\x00b"},
 		"recursive_read_only": {HostPath: "/tmp", ContainerPath: "/a", RecursiveReadOnly: true},

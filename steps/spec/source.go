@@ -105,6 +105,8 @@ func validateMountPaths(field string, m *runtime.Mount) error {
 		return invalid(field+".container_path", "it is empty")
 	case strings.ContainsRune(target, 0):
 		return invalid(field+".container_path", "%q has a zero byte", target)
+	case !filepath.IsAbs(target):
+		return invalid(field+".container_path", "%q is not absolute", target)
 	case inside(target) == "/":
 		return invalid(field+".container_path", "%q is the root of the container", target)
 	case m.GetImage().GetImage() != "":

@@ -212,6 +212,16 @@ func (k *checker) cgroupParent() {
 	k.absolute(path, parent)
 }
 
+// sandboxContainer checks a handler that wants a container to hold its pods' namespaces.
+func (k *checker) sandboxContainer(path string, h Handler) {
+	if h.Type == TypeSandflow {
+		k.fault(path+".sandbox", "a pod of type \"sandflow\" has no sandbox container: name another shim v2 runtime in %s.type", path)
+	}
+	if k.c.Runtime.SandboxImage == "" {
+		k.fault(path+".sandbox", "a sandbox container needs runtime.sandbox_image")
+	}
+}
+
 func (k *checker) handlers() {
 	for _, name := range slices.Sorted(maps.Keys(k.c.Runtime.Handlers)) {
 		h, path := k.c.Runtime.Handlers[name], join("runtime.handlers", name)
@@ -227,8 +237,8 @@ func (k *checker) handlers() {
 				k.absolute(path+".binary", h.Binary)
 			}
 		}
-		if h.Sandbox == SandboxContainer && k.c.Runtime.SandboxImage == "" {
-			k.fault(path+".sandbox", "a sandbox container needs runtime.sandbox_image")
+		if h.Sandbox == SandboxContainer {
+			k.sandboxContainer(path, h)
 		}
 		for i, pattern := range h.Annotations {
 			if _, err := filepath.Match(pattern, ""); err != nil {
