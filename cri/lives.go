@@ -142,11 +142,10 @@ func (p pod) stage() stage {
 // stage of a container: it is stopped when its exit is in the record. That its task is
 // gone without one is no event: the exit follows.
 func (c container) stage() stage {
-	_, exited, err := steps.ContainerExit.Get(c.View)
 	switch {
-	case c.Damaged || err != nil:
+	case c.Damaged:
 		return unseen
-	case exited:
+	case exited(c.View):
 		return stopped
 	case c.Station == steps.Running:
 		return started

@@ -157,7 +157,7 @@ func (m *monitor) container(id string) {
 // client that waits for the exit has its answer before the deletion.
 func (m *monitor) ended(ctx context.Context, id string, exit steps.Exit) {
 	err := m.engine.Update(ctx, steps.Container, id, func(v *engine.View) ([]engine.Value, error) {
-		if newContainer(v).exit != nil {
+		if exited(v) {
 			return nil, nil
 		}
 		return []engine.Value{steps.ContainerExit.With(exit)}, nil
@@ -173,6 +173,13 @@ func (m *monitor) ended(ctx context.Context, id string, exit steps.Exit) {
 	if err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Could not delete the task of a container that has ended", "container", id)
 	}
+}
+
+// exited tells whether an exit is in the record. That of a task that is gone without one
+// is a guess, which the true one replaces.
+func exited(v *engine.View) bool {
+	_, ok, err := steps.ContainerExit.Get(v)
+	return ok || err != nil
 }
 
 // await blocks until the container has ended. When the shim has gone the
@@ -240,7 +247,7 @@ func (m *monitor) forceStop(ctx context.Context, id string) error {
 	}
 	killed := killedExit(task)
 	err := m.engine.Update(ctx, steps.Container, id, func(v *engine.View) ([]engine.Value, error) {
-		if newContainer(v).exit != nil {
+		if exited(v) {
 			return nil, nil
 		}
 		return []engine.Value{steps.ContainerExit.With(killed)}, nil
