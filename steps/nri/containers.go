@@ -6,6 +6,7 @@ package nri
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 )
@@ -27,11 +28,14 @@ func (m *Manager) CreateContainer(ctx context.Context, id, podID string) (*api.C
 		if m.nobody() {
 			return nil
 		}
+		env, devices := full.GetEnv(), full.GetLinux().GetDevices()
 		request := &api.CreateContainerRequest{Pod: s.podOf(podID, m.podEntry(podID)), Container: full}
 		var err error
 		if answer, err = s.adaptation.CreateContainer(ctx, request); err != nil {
 			return fmt.Errorf("NRI plugins refused container %s: %w", id, err)
 		}
+		removeEnv(answer.GetAdjust(), env, full.GetEnv())
+		removeDevices(answer.GetAdjust(), devices, full.GetLinux().GetDevices())
 		return nil
 	})
 	if err != nil {
@@ -43,11 +47,39 @@ func (m *Manager) CreateContainer(ctx context.Context, id, podID string) (*api.C
 	return answer.GetAdjust(), nil
 }
 
+// removeEnv asks for the removal of variables that plugins have removed: the
+// adaptation takes them out of what the next plugin sees, and does not say so.
+func removeEnv(a *api.ContainerAdjustment, had, have []string) {
+	left := map[string]bool{}
+	for _, e := range have {
+		name, _, _ := strings.Cut(e, "=")
+		left[name] = true
+	}
+	for _, e := range had {
+		if name, _, _ := strings.Cut(e, "="); !left[name] && a != nil {
+			a.Env = append(a.Env, &api.KeyValue{Key: api.MarkForRemoval(name)})
+		}
+	}
+}
+
+// removeDevices does the same for devices.
+func removeDevices(a *api.ContainerAdjustment, had, have []*api.LinuxDevice) {
+	left := map[string]bool{}
+	for _, d := range have {
+		left[d.GetPath()] = true
+	}
+	for _, d := range had {
+		if a.GetLinux() != nil && !left[d.GetPath()] {
+			a.Linux.Devices = append(a.Linux.Devices, &api.LinuxDevice{Path: api.MarkForRemoval(d.GetPath())})
+		}
+	}
+}
+
 // CreatedContainer tells PostCreateContainer.
 func (m *Manager) CreatedContainer(ctx context.Context, id string) {
 	m.containerEvent(ctx, "PostCreateContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, c *api.Container) error {
 		return s.adaptation.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: p, Container: c})
-	})
+	}, nothing)
 }
 
 // StartContainer tells StartContainer. An error is a plugin's refusal;
@@ -76,7 +108,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 func (m *Manager) StartedContainer(ctx context.Context, id string) {
 	m.containerEvent(ctx, "PostStartContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, c *api.Container) error {
 		return s.adaptation.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: p, Container: c})
-	})
+	}, nothing)
 }
 
 // UpdateContainer tells UpdateContainer and gives the limits as plugins want
@@ -118,7 +150,7 @@ func (m *Manager) UpdateContainer(ctx context.Context, id string, r *api.LinuxRe
 func (m *Manager) UpdatedContainer(ctx context.Context, id string) {
 	m.containerEvent(ctx, "PostUpdateContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, c *api.Container) error {
 		return s.adaptation.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: p, Container: c})
-	})
+	}, nothing)
 }
 
 // StopContainer tells StopContainer once, if StartContainer has been told.
@@ -131,13 +163,13 @@ func (m *Manager) StopContainer(ctx context.Context, id string) {
 	if c == nil || !c.started.Load() {
 		return
 	}
-	c.stopped.do(func() {
+	c.stopped.Do(func() {
 		var answer *api.StopContainerResponse
 		m.containerEvent(ctx, "StopContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, about *api.Container) (err error) {
 			about.State = api.ContainerState_CONTAINER_STOPPED
 			answer, err = s.adaptation.StopContainer(ctx, &api.StopContainerRequest{Pod: p, Container: about})
 			return err
-		})
+		}, func() { c.stopped.done.Store(true) })
 		m.applyBestEffort(ctx, "StopContainer", answer.GetUpdate())
 	})
 }
@@ -152,18 +184,22 @@ func (m *Manager) RemoveContainer(ctx context.Context, id string) {
 		return
 	}
 	m.StopContainer(ctx, id)
-	c.removed.do(func() {
+	c.removed.Do(func() {
 		m.containerEvent(ctx, "RemoveContainer", id, func(ctx context.Context, s *session, p *api.PodSandbox, about *api.Container) error {
 			return s.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: p, Container: about})
+		}, func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.containers, id)
 		})
-		m.mu.Lock()
-		delete(m.containers, id)
-		m.mu.Unlock()
 	})
 }
 
+// aboutContainer tells one event of a container.
+type aboutContainer func(context.Context, *session, *api.PodSandbox, *api.Container) error
+
 // containerEvent informs of an event of a container that has been told of.
-func (m *Manager) containerEvent(ctx context.Context, event, id string, f func(context.Context, *session, *api.PodSandbox, *api.Container) error) {
+func (m *Manager) containerEvent(ctx context.Context, event, id string, f aboutContainer, note func()) {
 	if m == nil {
 		return
 	}
@@ -173,5 +209,5 @@ func (m *Manager) containerEvent(ctx context.Context, event, id string, f func(c
 			return nil
 		}
 		return f(ctx, s, s.podOf(c.pod, m.podEntry(c.pod)), s.containerOf(id, c))
-	})
+	}, note)
 }

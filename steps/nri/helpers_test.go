@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
-	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/containerd/nri/pkg/stub"
 
 	"github.com/sandflow-cri/sandflow/steps/nri"
@@ -104,7 +103,6 @@ type plugin struct {
 	onUpdate func(*api.LinuxResources) []*api.ContainerUpdate
 	onStop   func() []*api.ContainerUpdate
 	validate func(*api.ValidateContainerAdjustmentRequest) error
-	evict    []*api.ContainerEviction
 }
 
 func (p *plugin) note(event, id string) {
@@ -230,11 +228,8 @@ func join(t *testing.T, c nri.Config, index string, p *plugin) *plugin {
 	return p
 }
 
-var quiet sync.Once
-
 func connect(t *testing.T, c nri.Config, index string, p *plugin) error {
 	t.Helper()
-	quiet.Do(func() { nrilog.Set(silent{}) })
 	if p.name == "" {
 		p.name = "test"
 	}
@@ -289,10 +284,3 @@ func want(t *testing.T, got []string, events ...string) {
 func shares(id string, n uint64) *api.ContainerUpdate {
 	return &api.ContainerUpdate{ContainerId: id, Linux: &api.LinuxContainerUpdate{Resources: &api.LinuxResources{Cpu: &api.LinuxCPU{Shares: api.UInt64(n)}}}}
 }
-
-type silent struct{}
-
-func (silent) Debugf(context.Context, string, ...any) {}
-func (silent) Infof(context.Context, string, ...any)  {}
-func (silent) Warnf(context.Context, string, ...any)  {}
-func (silent) Errorf(context.Context, string, ...any) {}

@@ -16,9 +16,9 @@ import (
 // tell runs f under a plugin-sync block, unless NRI is not running. What
 // plugins want evicted meanwhile is evicted behind.
 //
-// A plugin that is late is disconnected, so f's context does not have the
-// caller's deadline: a hasty caller is no fault of the plugin's. It does end
-// with the caller, as cancelled.
+// Nothing is told for a caller who has gone. Once begun f runs to its end whether the
+// caller stays or not: a plugin goes on with what it was asked, and must not see
+// the end of a pod while it does. The request timeout bounds it.
 func (m *Manager) tell(ctx context.Context, f func(context.Context, *session) error) error {
 	if m == nil {
 		return nil
@@ -31,16 +31,10 @@ func (m *Manager) tell(ctx context.Context, f func(context.Context, *session) er
 		return context.Cause(ctx)
 	}
 	wanted := &evictions{}
-	inner, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), evictionsKey{}, wanted))
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
 	block := s.adaptation.BlockPluginSync()
 	defer block.Unblock()
-	err := f(inner, s)
-	m.evict(s, wanted.take())
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
-	}
+	err := f(context.WithValue(context.WithoutCancel(ctx), evictionsKey{}, wanted), s)
+	m.evict(ctx, s, wanted.take())
 	return err
 }
 
@@ -78,10 +72,10 @@ func (m *Manager) StopPod(ctx context.Context, id string) {
 	for _, c := range m.containersOf(id) {
 		m.StopContainer(ctx, c)
 	}
-	p.stopped.do(func() {
+	p.stopped.Do(func() {
 		m.inform(ctx, "StopPodSandbox", id, func(ctx context.Context, s *session) error {
 			return s.adaptation.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: s.podOf(id, p)})
-		})
+		}, func() { p.stopped.done.Store(true) })
 	})
 }
 
@@ -98,13 +92,14 @@ func (m *Manager) RemovePod(ctx context.Context, id string) {
 	for _, c := range m.containersOf(id) {
 		m.RemoveContainer(ctx, c)
 	}
-	p.removed.do(func() {
+	p.removed.Do(func() {
 		m.inform(ctx, "RemovePodSandbox", id, func(ctx context.Context, s *session) error {
 			return s.adaptation.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: s.podOf(id, p)})
+		}, func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.pods, id)
 		})
-		m.mu.Lock()
-		delete(m.pods, id)
-		m.mu.Unlock()
 	})
 }
 
@@ -133,19 +128,28 @@ func (m *Manager) UpdatedPod(ctx context.Context, id string) {
 	if p := m.podEntry(id); p != nil {
 		m.inform(ctx, "PostUpdatePodSandbox", id, func(ctx context.Context, s *session) error {
 			return s.adaptation.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: s.podOf(id, p)})
-		})
+		}, nothing)
 	}
 }
 
-// inform tells what cannot be refused: a failure is logged.
-func (m *Manager) inform(ctx context.Context, event, id string, f func(context.Context, *session) error) {
+func nothing() {}
+
+// inform tells what cannot be refused: a failure is logged. note notes that it
+// was told, under the same plugin-sync block.
+func (m *Manager) inform(ctx context.Context, event, id string, f func(context.Context, *session) error, note func()) {
+	noted := false
 	// Also for a caller who has gone: what has happened has to be told.
 	err := m.tell(context.WithoutCancel(ctx), func(ctx context.Context, s *session) error {
+		noted = true
+		defer note()
 		if m.nobody() {
 			return nil
 		}
 		return f(ctx, s)
 	})
+	if !noted { // NRI has been stopped
+		note()
+	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "An NRI plugin failed; going on without its consent", "event", event, "id", id)
 	}
@@ -172,11 +176,11 @@ func (m *Manager) synchronize(ctx context.Context, plugin adaptation.SyncCB) err
 	if err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(s.ctx, m.cfg.SyncTimeout)
+	bounded, cancel := context.WithTimeout(klog.NewContext(ctx, s.log), m.cfg.SyncTimeout)
 	defer cancel()
 	_, err = s.apply(bounded, updates)
 	if err != nil {
-		klog.FromContext(s.ctx).Error(err, "Could not do all that an NRI plugin wanted when it joined")
+		s.log.Error(err, "Could not do all that an NRI plugin wanted when it joined")
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ type Manager struct {
 type session struct {
 	adaptation *adaptation.Adaptation
 	runtime    Runtime
-	ctx        context.Context //nolint:containedctx // of Start: its values, for what plugins begin
+	log        klog.Logger // of Start, for what plugins begin
 }
 
 // New returns a manager. Nobody is told anything before Start.
@@ -114,7 +114,7 @@ func (m *Manager) Start(ctx context.Context, r Runtime) error {
 	if !m.Enabled() {
 		return nil
 	}
-	nrilog.Set(logger{klog.FromContext(ctx).WithName("nri")})
+	setLogger.Do(func() { nrilog.Set(logger{klog.FromContext(ctx).WithName("nri")}) })
 	adaptation.SetPluginRegistrationTimeout(m.cfg.RegistrationTimeout)
 	adaptation.SetPluginRequestTimeout(m.cfg.RequestTimeout)
 	options := []adaptation.Option{
@@ -135,7 +135,7 @@ func (m *Manager) Start(ctx context.Context, r Runtime) error {
 		return fmt.Errorf("set up NRI: %w", err)
 	}
 	m.adopt(r)
-	m.started.Store(&session{adaptation: a, runtime: r, ctx: context.WithoutCancel(ctx)})
+	m.started.Store(&session{adaptation: a, runtime: r, log: klog.FromContext(ctx)})
 	if err := a.Start(); err != nil {
 		m.started.Store(nil)
 		a.Stop()
@@ -200,6 +200,9 @@ func (c counter) UpdatePluginCount(n int) { c.n.Store(int64(n)) }
 func (counter) RecordPluginInvocation(string, string, error)                               {}
 func (counter) RecordPluginLatency(string, string, time.Duration)                          {}
 func (counter) RecordPluginAdjustments(string, string, *api.ContainerAdjustment, int, int) {}
+
+// setLogger: NRI has one logger for the process, and no lock around it.
+var setLogger sync.Once
 
 // logger makes NRI's own log ours.
 type logger struct{ klog.Logger }

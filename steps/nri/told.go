@@ -27,21 +27,16 @@ type container struct {
 }
 
 // once is an event that is told once. Whoever comes second waits until it has
-// been told, so that what follows it is told after it.
+// been told, so that what follows it is told after it. done is set under the
+// plugin-sync block that it was told under.
 type once struct {
-	once sync.Once
+	sync.Once
+
 	done atomic.Bool
 }
 
-func (o *once) do(f func()) {
-	o.once.Do(func() {
-		f()
-		o.done.Store(true)
-	})
-}
-
 // finish notes an event of a former daemon's time.
-func (o *once) finish() { o.do(func() {}) }
+func (o *once) finish() { o.Do(func() { o.done.Store(true) }) }
 
 func briefPod(p *api.PodSandbox, id string) *api.PodSandbox {
 	if p == nil {

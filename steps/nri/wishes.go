@@ -69,9 +69,9 @@ func (m *Manager) update(ctx context.Context, updates []*api.ContainerUpdate) ([
 	if s == nil {
 		return updates, errNotRunning
 	}
-	failed, err := s.apply(ctx, updates)
+	failed, err := s.apply(klog.NewContext(ctx, s.log), updates)
 	if err != nil {
-		klog.FromContext(s.ctx).Error(err, "Could not do all that an NRI plugin wanted out of turn")
+		s.log.Error(err, "Could not do all that an NRI plugin wanted out of turn")
 	}
 	return failed, nil // which they were is the answer
 }
@@ -101,12 +101,12 @@ func (e *evictions) take() []*api.ContainerEviction {
 const evictTimeout = 2 * time.Minute
 
 // evict stops containers behind the caller, who may hold what that needs.
-func (m *Manager) evict(s *session, wanted []*api.ContainerEviction) {
+func (m *Manager) evict(ctx context.Context, s *session, wanted []*api.ContainerEviction) {
 	for _, e := range wanted {
 		m.evicts.Go(func() {
-			ctx, cancel := context.WithTimeout(s.ctx, evictTimeout)
+			l := s.log.WithValues("container", e.GetContainerId(), "reason", e.GetReason())
+			ctx, cancel := context.WithTimeout(klog.NewContext(context.WithoutCancel(ctx), l), evictTimeout)
 			defer cancel()
-			l := klog.FromContext(s.ctx).WithValues("container", e.GetContainerId(), "reason", e.GetReason())
 			if err := s.runtime.Evict(ctx, e.GetContainerId(), e.GetReason()); err != nil && !errdefs.IsNotFound(err) {
 				l.Error(err, "Could not evict a container as an NRI plugin wants")
 				return
@@ -173,7 +173,7 @@ func (m *Manager) fromPlugin(ctx context.Context, unmarshal ttrpc.Unmarshaler, i
 		return nil
 	})
 	if s := m.started.Load(); s != nil {
-		m.evict(s, wanted)
+		m.evict(ctx, s, wanted)
 	}
 	return answer, err
 }

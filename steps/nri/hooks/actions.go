@@ -30,7 +30,7 @@ func init() {
 	register("nri-start", func(s *steps.Services) engine.Action { return NewStart(s.NRI) })
 }
 
-func register(name string, make func(*steps.Services) engine.Action) {
+func register(name string, action func(*steps.Services) engine.Action) {
 	registry.Register(&plugin.Registration{
 		Type: steps.ActionPlugin, ID: name, Requires: []plugin.Type{steps.ServicesPlugin},
 		InitFn: func(ic *plugin.InitContext) (any, error) {
@@ -38,7 +38,7 @@ func register(name string, make func(*steps.Services) engine.Action) {
 			if err != nil {
 				return nil, err
 			}
-			return make(s), nil
+			return action(s), nil
 		},
 	})
 }

@@ -26,6 +26,8 @@ func adjust(s *specs.Spec, a *api.ContainerAdjustment, dirs []string) error {
 	for _, l := range a.GetRlimits() { // they are appended: one of a kind is enough
 		s.Process.Rlimits = slices.DeleteFunc(s.Process.Rlimits, func(had specs.POSIXRlimit) bool { return had.Type == l.GetType() })
 	}
+	settle(a.GetAnnotations())
+	settle(a.GetLinux().GetSysctl())
 	g := generate.SpecGenerator(&editor{s},
 		generate.WithCDIDeviceInjector(func(s *specs.Spec, names []string) error { return injectCDI(s, dirs, names) }),
 		generate.WithBlockIOResolver(func(class string) (*specs.LinuxBlockIO, error) {
@@ -43,6 +45,14 @@ func adjust(s *specs.Spec, a *api.ContainerAdjustment, dirs []string) error {
 		s.Linux.Seccomp.DefaultErrnoRet = &errno
 	}
 	return nil
+}
+
+// settle drops the removal of a key that is set as well: the generator goes
+// through the map in any order.
+func settle(m map[string]string) {
+	for key := range m {
+		delete(m, api.MarkForRemoval(key))
+	}
 }
 
 func injectCDI(s *specs.Spec, dirs, names []string) error {

@@ -42,7 +42,7 @@ func (o Objects) Existing() nri.Existing {
 		if v.Damaged || err != nil || !ok {
 			continue
 		}
-		_, ran, _ := steps.ContainerTask.Get(v) //nolint:errcheck // of no task is known
+		_, ran, _ := steps.ContainerTask.Get(v)
 		e.Containers = append(e.Containers, nri.ExistingContainer{
 			ID: v.ID, Pod: request.PodID, Started: ran, Stopped: ran && v.Station != steps.Running,
 		})
@@ -61,11 +61,11 @@ func (o Objects) Pod(id string) *api.PodSandbox {
 		return nil
 	}
 	c := request.Config.M
-	// What is missing in a damaged record is left out.
-	shim, _, _ := steps.PodShim.Get(v)             //nolint:errcheck // see above
-	network, _, _ := steps.PodNetwork.Get(v)       //nolint:errcheck // see above
-	namespaces, _, _ := steps.PodNamespaces.Get(v) //nolint:errcheck // see above
-	updated, _, _ := steps.PodResources.Get(v)     //nolint:errcheck // see above
+	// What cannot be read in a damaged record is left out.
+	shim, _, _ := steps.PodShim.Get(v)
+	network, _, _ := steps.PodNetwork.Get(v)
+	namespaces, _, _ := steps.PodNamespaces.Get(v)
+	updated, _, _ := steps.PodResources.Get(v)
 	sum := c.GetLinux().GetResources()
 	if updated.M != nil {
 		sum = updated.M
