@@ -1,0 +1,525 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sandflow-cri/sandflow/hack/harness"
+	"github.com/sandflow-cri/sandflow/steps/runtime/runtimetest"
+)
+
+// dumps is a node whose OCI runtime only pretends to dump and restore, since CRIU needs
+// more of a kernel than the rest, with a pod of two containers.
+type dumps struct {
+	*node
+	runtime *runtimetest.Recording
+	dir     string
+	cfg     *cri.PodSandboxConfig
+	configs []*cri.ContainerConfig
+	pod     string
+	ctrs    []string
+}
+
+// withCRIU puts a criu into PATH whose check ends so.
+func withCRIU(t *testing.T, l *harness.Lab, code int) {
+	t.Helper()
+	dir, err := os.MkdirTemp(l.Dir, "criu")
+	must(t, err)
+	script := fmt.Sprintf("#!/bin/sh\necho 'Error (criu/fake.c:1): this is no kernel for it'\nexit %d\n", code)
+	must(t, os.WriteFile(filepath.Join(dir, "criu"), []byte(script), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+func newDumps(t *testing.T) *dumps {
+	t.Helper()
+	l := lab(t)
+	withCRIU(t, l, 0)
+	dir, err := os.MkdirTemp(l.Dir, "dumps")
+	must(t, err)
+	rec, err := runtimetest.NewRecording(dir, l.Bin("runc"))
+	must(t, err)
+	extra := fmt.Sprintf("[runtime.handlers.recording]\nbinary = %q\n", rec.Path)
+	d := &dumps{node: newNode(t, options{Options: harness.Options{Extra: extra}}), runtime: rec, dir: dir}
+	// The first pod makes what the runtime keeps.
+	warm, err := d.tryRun(t.Context(), d.node.pod("warm"), "recording")
+	must(t, err)
+	d.remove(warm)
+	d.before = d.count()
+	d.cfg = d.node.pod("dumped")
+	d.pod, err = d.tryRun(t.Context(), d.cfg, "recording")
+	must(t, err)
+	for _, name := range []string{"one", "two"} {
+		c := d.ctr(name, "sh", "-c", "echo begun; echo $(($(cat /count 2>/dev/null) + 1)) > /count; sleep 1000")
+		d.configs = append(d.configs, c)
+		d.ctrs = append(d.ctrs, d.started(d.pod, d.cfg, c))
+	}
+	for _, c := range d.ctrs {
+		waitFor(t, "the container to have written", func() bool { return d.exec(c, "sh", "-c", "cat /count || true") == "1\n" })
+	}
+	return d
+}
+
+func (d *dumps) out() string {
+	d.t.Helper()
+	dir, err := os.MkdirTemp(d.dir, "out")
+	must(d.t, err)
+	return dir
+}
+
+func (d *dumps) order(verb, id, order string) {
+	d.t.Helper()
+	must(d.t, d.runtime.Order(verb, id, order))
+}
+
+// calls gives those of some verbs since the last time.
+func (d *dumps) calls() []string {
+	d.t.Helper()
+	calls, err := d.runtime.Calls()
+	must(d.t, err)
+	return calls
+}
+
+func (d *dumps) checkpointPod(timeout time.Duration, out string, ctrs ...string) error {
+	ctx, cancel := context.WithTimeout(d.t.Context(), timeout)
+	defer cancel()
+	_, err := d.client.CheckpointPod(ctx, &cri.CheckpointPodRequest{PodSandboxId: d.pod, OutputPath: out, ContainerIds: ctrs})
+	return err
+}
+
+func (d *dumps) checkpoint(location string, timeout int64) error {
+	_, err := d.client.CheckpointContainer(d.t.Context(), &cri.CheckpointContainerRequest{
+		ContainerId: d.ctrs[0], Location: location, Timeout: timeout,
+	})
+	return err
+}
+
+func (d *dumps) restore(change func(*cri.RestorePodRequest), path string) (*cri.RestorePodResponse, error) {
+	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	defer cancel()
+	cfg := d.node.pod("restored")
+	cfg.Hostname = "dumped"
+	r := &cri.RestorePodRequest{CheckpointPath: path, Config: cfg, RuntimeHandler: "recording", ContainerConfigs: slices.Clone(d.configs)}
+	if change != nil {
+		change(r)
+	}
+	return d.client.RestorePod(ctx, r)
+}
+
+// untouched checks that all containers run on, and that nothing is where a checkpoint would be.
+func (d *dumps) untouched(dir string) {
+	d.t.Helper()
+	for _, c := range d.ctrs {
+		if s := d.status(c).GetState(); s != cri.ContainerState_CONTAINER_RUNNING {
+			d.t.Errorf("container %s is %s", c, s)
+			continue
+		}
+		if got := d.exec(c, "cat", "/count"); got != "1\n" { // a frozen one would not answer
+			d.t.Errorf("it counts %q", got)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		d.t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// same is also that the node has what it had before.
+func (d *dumps) gone() {
+	d.t.Helper()
+	d.remove(d.pod)
+	d.same()
+}
+
+func wantCode(t *testing.T, what string, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("%s: %s (%v), want %s", what, got, err, want)
+	}
+}
+
+func TestCheckpointUnavailable(t *testing.T) {
+	withCRIU(t, lab(t), 1)
+	n := newNode(t, options{})
+	cfg := n.pod("p")
+	pod := n.run(cfg)
+	ctr := n.started(pod, cfg, n.ctr("c", "sleep", "1000"))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out := filepath.Join(n.lab.Dir, "out")
+	must(t, os.Mkdir(out, 0o700))
+	_, one := n.client.CheckpointContainer(ctx, &cri.CheckpointContainerRequest{ContainerId: ctr, Location: out + "/c.tar"})
+	_, all := n.client.CheckpointPod(ctx, &cri.CheckpointPodRequest{PodSandboxId: pod, ContainerIds: []string{ctr}, OutputPath: out})
+	_, back := n.client.RestorePod(ctx, &cri.RestorePodRequest{Config: n.pod("q"), CheckpointPath: out, ContainerConfigs: []*cri.ContainerConfig{n.ctr("c")}})
+	for what, err := range map[string]error{"CheckpointContainer": one, "CheckpointPod": all, "RestorePod": back} {
+		wantCode(t, what, err, codes.Unimplemented)
+		if err == nil || !strings.Contains(err.Error(), "criu") || !strings.Contains(err.Error(), "no kernel for it") {
+			t.Errorf("%s does not say why: %v", what, err)
+		}
+	}
+	r, err := n.client.Status(ctx, &cri.StatusRequest{Verbose: true})
+	must(t, err)
+	if w := r.GetInfo()["warnings"]; !strings.Contains(w, "criu") {
+		t.Errorf("the warnings do not tell: %s", w)
+	}
+	n.remove(pod)
+	n.same()
+}
+
+func TestCheckpointContainer(t *testing.T) {
+	d := newDumps(t)
+	out := d.out()
+	location := filepath.Join(out, "c.tar")
+	must(t, d.checkpoint(location, 0))
+	want := []string{"pause " + d.ctrs[0] + " running", "checkpoint " + d.ctrs[0] + " paused", "resume " + d.ctrs[0] + " paused"}
+	if got := d.calls(); !slices.Equal(got, want) {
+		t.Errorf("the runtime was asked %q, want %q", got, want)
+	}
+	entries := archived(t, location)
+	for _, name := range []string{"config.dump", "spec.dump", "status", "checkpoint/pages-1.img", "dump.log", "stats-dump", "deleted.files", "rootfs-diff.tar"} {
+		if !slices.Contains(entries, name) {
+			t.Errorf("the archive lacks %s: %q", name, entries)
+		}
+	}
+	must(t, d.checkpoint(location, 60)) // once more, over it
+	must(t, os.Remove(location))
+	d.untouched(out)
+
+	d.order("checkpoint", "", "fail")
+	if err := d.checkpoint(location, 0); err == nil || !strings.Contains(err.Error(), "made to fail") {
+		t.Errorf("a dump that fails: %v", err)
+	}
+	d.untouched(out)
+	d.order("checkpoint", "", "hang")
+	wantCode(t, "past its timeout", d.checkpoint(location, 1), codes.DeadlineExceeded)
+	d.untouched(out)
+	d.order("checkpoint", "", "")
+	d.order("pause", "", "fail")
+	if err := d.checkpoint(location, 0); err == nil {
+		t.Error("checkpointed what cannot be frozen")
+	}
+	d.untouched(out)
+	d.order("pause", "", "")
+
+	for what, place := range map[string]string{"relative": "c.tar", "a directory": out, "not clean": out + "/../c.tar", "none": ""} {
+		wantCode(t, what, d.checkpoint(place, 0), codes.InvalidArgument)
+	}
+	wantCode(t, "negative timeout", d.checkpoint(location, -1), codes.InvalidArgument)
+	if err := d.checkpoint(filepath.Join(out, "none", "c.tar"), 0); err == nil {
+		t.Error("checkpointed into no directory")
+	}
+	d.untouched(out)
+	d.gone()
+}
+
+func archived(t *testing.T, path string) (names []string) {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
+	defer func() { _ = f.Close() }()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return names
+		}
+		must(t, err)
+		names = append(names, h.Name)
+	}
+}
+
+func TestCheckpointPodIsOneCut(t *testing.T) {
+	d := newDumps(t)
+	out := d.out()
+	must(t, d.checkpointPod(patience, out, d.ctrs...))
+	var verbs []string
+	for _, c := range d.calls() {
+		f := strings.Fields(c)
+		verbs = append(verbs, f[0]+" "+f[2])
+	}
+	want := []string{"pause running", "pause running", "checkpoint paused", "checkpoint paused", "resume paused", "resume paused"}
+	if !slices.Equal(verbs, want) {
+		t.Errorf("the runtime was asked %q, want %q", verbs, want)
+	}
+	must(t, os.RemoveAll(out))
+	must(t, os.Mkdir(out, 0o700))
+	d.untouched(out)
+	d.gone()
+}
+
+// TestCheckpointPodFails has each failure: the directory is empty again, all containers run.
+func TestCheckpointPodFails(t *testing.T) {
+	d := newDumps(t)
+	out := d.out()
+	for _, verb := range []string{"pause", "checkpoint"} {
+		d.order(verb, d.ctrs[1], "fail")
+		if err := d.checkpointPod(patience, out, d.ctrs...); err == nil || !strings.Contains(err.Error(), "made to fail") {
+			t.Errorf("%s fails: %v", verb, err)
+		}
+		d.untouched(out)
+		d.order(verb, d.ctrs[1], "")
+	}
+	d.order("checkpoint", d.ctrs[1], "hang")
+	wantCode(t, "past its deadline", d.checkpointPod(time.Second, out, d.ctrs...), codes.DeadlineExceeded)
+	waitFor(t, "the directory to be empty", func() bool { left, err := os.ReadDir(out); return err == nil && len(left) == 0 })
+	d.untouched(out)
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	seen := len(d.calls())
+	done := make(chan error, 1)
+	go func() {
+		_, err := d.client.CheckpointPod(ctx, &cri.CheckpointPodRequest{PodSandboxId: d.pod, OutputPath: out, ContainerIds: d.ctrs})
+		done <- err
+	}()
+	d.hangs(seen, "checkpoint "+d.ctrs[1])
+	wantCode(t, "a second one meanwhile", d.checkpointPod(patience, d.out(), d.ctrs...), codes.FailedPrecondition)
+	cancel() // the caller goes
+	wantCode(t, "cancelled", <-done, codes.Canceled)
+	waitFor(t, "the directory to be empty", func() bool { left, err := os.ReadDir(out); return err == nil && len(left) == 0 })
+	d.untouched(out)
+	d.order("checkpoint", d.ctrs[1], "")
+	waitFor(t, "the next one to be let", func() bool { return d.checkpointPod(patience, out, d.ctrs...) == nil })
+	d.gone()
+}
+
+// hangs waits for a call that the runtime was asked after the first ones.
+func (d *dumps) hangs(after int, call string) {
+	d.t.Helper()
+	waitFor(d.t, call, func() bool {
+		return slices.ContainsFunc(d.calls()[after:], func(c string) bool { return strings.HasPrefix(c, call) })
+	})
+}
+
+func TestCheckpointPodRefuses(t *testing.T) {
+	d := newDumps(t)
+	out := d.out()
+	other := d.node.pod("other")
+	otherID := d.run(other)
+	stranger := d.started(otherID, other, d.ctr("c", "sleep", "1000"))
+	created := d.created(d.pod, d.cfg, d.ctr("created", "true"))
+	full := d.out()
+	must(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
+	link := filepath.Join(d.dir, "link")
+	must(t, os.Symlink(out, link))
+	ok := func() *cri.CheckpointPodRequest {
+		return &cri.CheckpointPodRequest{PodSandboxId: d.pod, OutputPath: out, ContainerIds: d.ctrs}
+	}
+	for what, c := range map[string]struct {
+		change func(*cri.CheckpointPodRequest)
+		want   codes.Code
+	}{
+		"unknown pod":           {func(r *cri.CheckpointPodRequest) { r.PodSandboxId = "nothing" }, codes.NotFound},
+		"no containers":         {func(r *cri.CheckpointPodRequest) { r.ContainerIds = nil }, codes.InvalidArgument},
+		"a container twice":     {func(r *cri.CheckpointPodRequest) { r.ContainerIds = []string{d.ctrs[0], d.ctrs[0]} }, codes.InvalidArgument},
+		"unknown container":     {func(r *cri.CheckpointPodRequest) { r.ContainerIds = []string{"nothing"} }, codes.NotFound},
+		"of another pod":        {func(r *cri.CheckpointPodRequest) { r.ContainerIds = []string{stranger} }, codes.InvalidArgument},
+		"not running":           {func(r *cri.CheckpointPodRequest) { r.ContainerIds = []string{created} }, codes.FailedPrecondition},
+		"an option":             {func(r *cri.CheckpointPodRequest) { r.Options = map[string]string{"a": "b"} }, codes.InvalidArgument},
+		"no directory":          {func(r *cri.CheckpointPodRequest) { r.OutputPath = out + "/none" }, codes.InvalidArgument},
+		"a relative directory":  {func(r *cri.CheckpointPodRequest) { r.OutputPath = "out" }, codes.InvalidArgument},
+		"a full directory":      {func(r *cri.CheckpointPodRequest) { r.OutputPath = full }, codes.InvalidArgument},
+		"a link to a directory": {func(r *cri.CheckpointPodRequest) { r.OutputPath = link }, codes.InvalidArgument},
+	} {
+		r := ok()
+		c.change(r)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		_, err := d.client.CheckpointPod(ctx, r)
+		cancel()
+		wantCode(t, what, err, c.want)
+	}
+	_, err := d.client.CheckpointPod(t.Context(), ok())
+	wantCode(t, "no deadline", err, codes.InvalidArgument)
+	d.untouched(out)
+	d.remove(otherID)
+	d.gone()
+}
+
+// TestKilledInCheckpoint kills the daemon while containers are frozen: the next one thaws
+// them and removes what is half-made.
+func TestKilledInCheckpoint(t *testing.T) {
+	d := newDumps(t)
+	out := d.out()
+	for what, call := range map[string]func(){
+		"pod":       func() { _ = d.checkpointPod(patience, out, d.ctrs...) },
+		"container": func() { _ = d.checkpoint(filepath.Join(out, "c.tar"), 0) },
+	} {
+		d.order("checkpoint", d.ctrs[0], "hang")
+		done, seen := make(chan struct{}), len(d.calls())
+		go func() {
+			defer close(done)
+			call()
+		}()
+		d.hangs(seen, "checkpoint "+d.ctrs[0])
+		must(t, d.daemon.Kill())
+		<-done
+		d.order("checkpoint", d.ctrs[0], "")
+		must(t, d.daemon.Start(t.Context()))
+		waitFor(t, what+": nothing to be left", func() bool { left, err := os.ReadDir(out); return err == nil && len(left) == 0 })
+		d.untouched(out)
+	}
+	waitFor(t, "the next one to be let", func() bool { return d.checkpointPod(patience, out, d.ctrs...) == nil })
+	d.gone()
+}
+
+func TestRestorePod(t *testing.T) {
+	d := newDumps(t)
+	out := d.out()
+	must(t, d.checkpointPod(patience, out, d.ctrs...))
+	d.gone()
+	r, err := d.restore(nil, out)
+	must(t, err)
+	if len(r.GetRestoredContainers()) != 2 || r.GetPodSandboxId() == "" {
+		t.Fatalf("answer %v", r)
+	}
+	must(t, os.RemoveAll(out)) // the caller may remove it
+	d.restart()
+	for i, c := range r.GetRestoredContainers() {
+		if c.GetName() != d.configs[i].GetMetadata().GetName() {
+			t.Errorf("container %d is %q", i, c.GetName())
+		}
+		if s := d.status(c.GetContainerId()).GetState(); s != cri.ContainerState_CONTAINER_CREATED {
+			t.Errorf("it is %s", s)
+		}
+	}
+	if got, err := d.runtime.Restored(); err != nil || len(got) != 0 {
+		t.Errorf("restored before their start: %q, %v", got, err)
+	}
+	for i, c := range r.GetRestoredContainers() {
+		must(t, d.tryStart(t.Context(), c.GetContainerId()))
+		// The recording runtime runs the command anew: it finds the file that was there.
+		waitFor(t, "it to count on", func() bool { return d.exec(c.GetContainerId(), "cat", "/count") == "2\n" })
+		if got, err := d.runtime.Restored(); err != nil || len(got) != i+1 || got[i] != d.ctrs[i] {
+			t.Errorf("restored %q, %v", got, err)
+		}
+	}
+	d.restart() // restored ones are as others
+	d.remove(r.GetPodSandboxId())
+	d.same()
+}
+
+// TestRestorePodFails has what is refused, and what fails half-way: nothing is left.
+func TestRestorePodFails(t *testing.T) {
+	d := newDumps(t)
+	out := d.out()
+	must(t, d.checkpointPod(patience, out, d.ctrs...))
+	d.gone()
+	another := func(change func(*cri.ContainerConfig)) func(*cri.RestorePodRequest) {
+		return func(r *cri.RestorePodRequest) {
+			c := d.ctr("one", d.configs[0].GetCommand()...)
+			change(c)
+			r.ContainerConfigs[0] = c
+		}
+	}
+	own := d.image("another", func(c *v1.Config) { c.Labels = map[string]string{"a": "b"} })
+	d.before = d.count()
+	for what, change := range map[string]func(*cri.RestorePodRequest){
+		"no containers":    func(r *cri.RestorePodRequest) { r.ContainerConfigs = nil },
+		"one too few":      func(r *cri.RestorePodRequest) { r.ContainerConfigs = r.ContainerConfigs[:1] },
+		"one twice":        func(r *cri.RestorePodRequest) { r.ContainerConfigs[1] = r.ContainerConfigs[0] },
+		"another name":     another(func(c *cri.ContainerConfig) { c.Metadata.Name = "three" }),
+		"another command":  another(func(c *cri.ContainerConfig) { c.Command = []string{"sleep", "1"} }),
+		"another user":     another(func(c *cri.ContainerConfig) { c.Linux.SecurityContext.RunAsUser = &cri.Int64Value{Value: 1} }),
+		"another variable": another(func(c *cri.ContainerConfig) { c.Envs = []*cri.KeyValue{{Key: "A", Value: []byte("B")}} }),
+		"another image":    another(func(c *cri.ContainerConfig) { c.Image.Image = own }),
+		"one more mount": another(func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{{HostPath: d.dir, ContainerPath: "/mnt"}}
+		}),
+		"an option":       func(r *cri.RestorePodRequest) { r.Options = map[string]string{"a": "b"} },
+		"unknown handler": func(r *cri.RestorePodRequest) { r.RuntimeHandler = "nothing" },
+		"another runtime": func(r *cri.RestorePodRequest) { r.RuntimeHandler = "" },
+		"no checkpoint":   func(r *cri.RestorePodRequest) { r.CheckpointPath = d.dir },
+		"a relative path": func(r *cri.RestorePodRequest) { r.CheckpointPath = "out" },
+	} {
+		_, err := d.restore(change, out)
+		wantCode(t, what, err, codes.InvalidArgument)
+		d.same()
+	}
+	_, err := d.client.RestorePod(t.Context(), &cri.RestorePodRequest{CheckpointPath: out})
+	wantCode(t, "no deadline", err, codes.InvalidArgument)
+	for _, fault := range []string{"do:network=fail", "do:spec=fail"} {
+		d.fault(fault)
+		if _, err := d.restore(nil, out); err == nil {
+			t.Errorf("%s: it succeeded", fault)
+		}
+		d.fault()
+		d.same()
+	}
+	d.killAt("do:spec=hang", func() { _, _ = d.restore(nil, out) })
+	waitFor(t, "the half-made pod to be gone", func() bool { return len(d.pods()) == 0 })
+	d.same()
+	d.startFails(out)
+}
+
+// startFails has processes that cannot be restored.
+func (d *dumps) startFails(out string) {
+	d.t.Helper()
+	r, err := d.restore(nil, out)
+	must(d.t, err)
+	d.order("restore", "", "fail")
+	id := r.GetRestoredContainers()[0].GetContainerId()
+	if err := d.tryStart(d.t.Context(), id); err == nil || !strings.Contains(err.Error(), "made to fail") {
+		d.t.Errorf("a restoration that fails: %v", err)
+	}
+	if s := d.status(id); s.GetState() != cri.ContainerState_CONTAINER_EXITED || s.GetReason() != "StartError" {
+		d.t.Errorf("it is %s (%s)", s.GetState(), s.GetReason())
+	}
+	d.remove(r.GetPodSandboxId())
+	d.same()
+}
+
+// TestCase92CheckpointImage makes a container from an image that says it is a checkpoint:
+// it is an image like others, and no other image changes its name.
+func TestCase92CheckpointImage(t *testing.T) {
+	d := newDumps(t)
+	before, err := d.client.ListImages(t.Context(), &cri.ListImagesRequest{})
+	must(t, err)
+	img, ok := mutate.Annotations(d.base(), map[string]string{
+		"org.criu.checkpoint.container.name": "one", "io.kubernetes.cri-o.annotations.checkpoint.name": "one",
+		"org.criu.checkpoint.rootfsImageName": "registry.k8s.io/pause:3.10.1", "cdi.k8s.io/x": "vendor.com/device=all",
+	}).(v1.Image)
+	if !ok {
+		t.Fatal("it is no image")
+	}
+	d.push("checkpoint", img)
+	d.pull("cases.example/checkpoint")
+	c := d.started(d.pod, d.cfg, d.ctrOf("cases.example/checkpoint", "c", "sh", "-c", "echo ran"))
+	if s := d.exited(c); s.GetExitCode() != 0 || len(s.GetMounts()) != 0 {
+		t.Errorf("it ended so: %v", s)
+	}
+	if got, err := d.runtime.Restored(); err != nil || len(got) != 0 {
+		t.Errorf("restored %q, %v", got, err)
+	}
+	after, err := d.client.ListImages(t.Context(), &cri.ListImagesRequest{})
+	must(t, err)
+	names := func(list []*cri.Image) map[string]string {
+		ids := map[string]string{}
+		for _, i := range list {
+			for _, tag := range i.GetRepoTags() {
+				ids[tag] = i.GetId()
+			}
+		}
+		return ids
+	}
+	now := names(after.GetImages())
+	for tag, id := range names(before.GetImages()) {
+		if now[tag] != id {
+			t.Errorf("%s is %s, and was %s", tag, now[tag], id)
+		}
+	}
+	d.remove(d.pod)
+}
