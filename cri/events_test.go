@@ -183,8 +183,10 @@ func TestEventsExactlyOnceAndInOrder(t *testing.T) {
 	for n, stream := range []eventStream{first, second} {
 		story, last := follow(t, stream)
 		for id, types := range story {
-			full := "CREATED STARTED STOPPED DELETED"
-			if got := strings.Join(types, " "); n == 0 && strings.Contains(id, "-c") && !strings.HasPrefix(full, got) || !strings.HasSuffix(full+" ", got+" ") && !strings.Contains(full, got) {
+			const full = "CREATED STARTED STOPPED DELETED"
+			got := strings.Join(types, " ")
+			// Who came in the middle has not seen the beginning of some.
+			if !strings.Contains(full, got) || (n == 0 && !strings.HasPrefix(full, got)) {
 				t.Errorf("reader %d, %s: %s", n, id, got)
 			}
 		}

@@ -152,6 +152,9 @@ func (r *rig) pod(id string, config *criapi.PodSandboxConfig) error {
 	})
 }
 
+// oneCgroup is that of all containers: thousands of files take long to write.
+const oneCgroup = "/pods/one"
+
 // container makes a created container.
 func (r *rig) container(pod, id string, labels map[string]string) error {
 	request := steps.Ctr{PodID: pod, Created: time.Now(), Config: protoOf(&criapi.ContainerConfig{
@@ -159,7 +162,7 @@ func (r *rig) container(pod, id string, labels map[string]string) error {
 		Image: &criapi.ImageSpec{Image: "example.org/app:1"},
 	})}
 	return r.engine.Climb(r.t.Context(), steps.Container, steps.Create, id, engine.ClimbOptions{Values: []engine.Value{
-		steps.ContainerRequest.With(request), steps.ContainerSpec.With(steps.Spec{CgroupPath: "/pods/" + id}),
+		steps.ContainerRequest.With(request), steps.ContainerSpec.With(steps.Spec{CgroupPath: oneCgroup}),
 	}})
 }
 
