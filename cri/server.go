@@ -75,7 +75,7 @@ func New(d Dependencies) (*Server, error) {
 }
 
 // Register adds the CRI services to a gRPC server.
-func (s *Server) Register(g *grpc.Server) {
+func (s *Server) Register(g grpc.ServiceRegistrar) {
 	runtime.RegisterRuntimeServiceServer(g, s)
 	runtime.RegisterImageServiceServer(g, s.images)
 }
