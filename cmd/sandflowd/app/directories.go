@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,20 +43,30 @@ func makeDirectories(c *config.Config) error {
 // errLocked means that another daemon runs on the same directory.
 var errLocked = errors.New("another sandflowd is running on it")
 
+// lockWait is how long the lock may be held by what another daemon has left: a child
+// that it had just forked when it was killed has the lock until it executes its program.
+const lockWait = 2 * time.Second
+
 // lock takes dir for this daemon until the file is closed, or the process gone.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
+	for deadline := time.Now().Add(lockWait); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
 		if errors.Is(err, unix.EWOULDBLOCK) {
+			if time.Now().Before(deadline) {
+				continue
+			}
 			err = errLocked
 		}
+		_ = f.Close()
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	return f, nil
 }
 
 // findShim turns the configured shim into an absolute path: a bare name is
