@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
+	"github.com/sandflow-cri/sandflow/steps/nri/hooks"
 	"github.com/sandflow-cri/sandflow/steps/spec"
 )
 
@@ -23,11 +24,15 @@ func (s *Server) UpdatePodSandboxResources(ctx context.Context, r *runtime.Updat
 	}
 	values, err := podResources(r)
 	if err == nil {
+		err = s.services.NRI.UpdatePod(ctx, p.ID, hooks.Resources(r.GetOverhead()), hooks.Resources(r.GetResources()))
+	}
+	if err == nil {
 		err = s.engine.Amend(ctx, steps.Sandbox, p.ID, values...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox %s: %w", p.ID, err)
 	}
+	s.services.NRI.UpdatedPod(ctx, p.ID)
 	return &runtime.UpdatePodSandboxResourcesResponse{}, nil
 }
 

@@ -66,9 +66,12 @@ func (o Objects) Pod(id string) *api.PodSandbox {
 	network, _, _ := steps.PodNetwork.Get(v)
 	namespaces, _, _ := steps.PodNamespaces.Get(v)
 	updated, _, _ := steps.PodResources.Get(v)
-	sum := c.GetLinux().GetResources()
+	overhead, sum := c.GetLinux().GetOverhead(), c.GetLinux().GetResources()
 	if updated.M != nil {
 		sum = updated.M
+	}
+	if o, ok, err := steps.PodOverhead.Get(v); err == nil && ok {
+		overhead = o.M
 	}
 	parent := c.GetLinux().GetCgroupParent()
 	if parent == "" {
@@ -79,7 +82,7 @@ func (o Objects) Pod(id string) *api.PodSandbox {
 		Labels: maps.Clone(c.GetLabels()), Annotations: maps.Clone(c.GetAnnotations()), RuntimeHandler: request.Handler,
 		Pid: uint32(max(0, shim.PID)), Ips: slices.Clone(network.IPs), //nolint:gosec // a PID
 		Linux: &api.LinuxPodSandbox{
-			CgroupParent: parent, PodOverhead: Resources(c.GetLinux().GetOverhead()), PodResources: Resources(sum),
+			CgroupParent: parent, PodOverhead: Resources(overhead), PodResources: Resources(sum),
 			Namespaces: podNamespaces(namespaces), Resources: &api.LinuxResources{},
 		},
 	}
