@@ -28,12 +28,17 @@ type handlerFeatures struct {
 	mu    sync.Mutex
 	found map[string]*runtime.RuntimeHandlerFeatures
 	warn  []string
+	bad   []string // published holes, see badRuntime
 }
 
 func (f *handlerFeatures) detect(ctx context.Context, c steps.Config) {
-	found, warn := map[string]*runtime.RuntimeHandlerFeatures{}, []string{}
+	found, warn, bad := map[string]*runtime.RuntimeHandlerFeatures{}, []string{}, []string{}
 	for name, rt := range c.Runtimes {
-		told, err := askRuntime(ctx, rt.Binary)
+		told, holes, err := askRuntime(ctx, rt.Binary)
+		for _, hole := range holes {
+			klog.FromContext(ctx).Info("Warning: an OCI runtime has a known vulnerability", "handler", name, "which", hole)
+			bad = append(bad, "handler "+name+": "+hole)
+		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Could not ask an OCI runtime for its features", "handler", name)
 			warn = append(warn, "handler "+name+": its features are unknown: "+err.Error())
@@ -45,23 +50,20 @@ func (f *handlerFeatures) detect(ctx context.Context, c steps.Config) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.found, f.warn = found, warn
+	slices.Sort(bad)
+	f.found, f.warn, f.bad = found, warn, bad
 }
 
-func askRuntime(ctx context.Context, binary string) (*runtime.RuntimeHandlerFeatures, error) {
-	told := &runtime.RuntimeHandlerFeatures{}
+// askRuntime asks an OCI runtime what it can do, and says what is known against it.
+func askRuntime(ctx context.Context, binary string) (*runtime.RuntimeHandlerFeatures, []string, error) {
+	told, can := &runtime.RuntimeHandlerFeatures{}, &features.Features{}
 	if binary == "" {
-		return told, nil
+		return told, nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, binary, "features").Output()
+	err := askFeatures(ctx, binary, can)
+	holes := badRuntime(ctx, binary, can)
 	if err != nil {
-		return told, err
-	}
-	var can features.Features
-	if err := json.Unmarshal(out, &can); err != nil {
-		return told, err
+		return told, holes, err
 	}
 	told.RecursiveReadOnlyMounts = slices.Contains(can.MountOptions, "rro")
 	if can.Linux != nil {
@@ -69,7 +71,17 @@ func askRuntime(ctx context.Context, binary string) (*runtime.RuntimeHandlerFeat
 		told.UserNamespaces = slices.Contains(can.Linux.Namespaces, "user") &&
 			idmap != nil && idmap.IDMap != nil && idmap.IDMap.Enabled != nil && *idmap.IDMap.Enabled
 	}
-	return told, nil
+	return told, holes, nil
+}
+
+func askFeatures(ctx context.Context, binary string, can *features.Features) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, "features").Output()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(out, can)
 }
 
 func (f *handlerFeatures) handlers() []*runtime.RuntimeHandler {

@@ -43,7 +43,7 @@ func (s *Server) Status(ctx context.Context, r *runtime.StatusRequest) (*runtime
 	answer := &runtime.StatusResponse{
 		Status: &runtime.RuntimeStatus{Conditions: []*runtime.RuntimeCondition{ready, {
 			Type: runtime.NetworkReady, Status: network.Ready, Reason: network.Reason, Message: network.Message,
-		}}},
+		}, s.features.safe()}},
 		RuntimeHandlers: s.features.handlers(),
 		Features:        &runtime.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}
