@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/selinux/go-selinux"
+	"github.com/opencontainers/selinux/go-selinux/label"
 
 	"github.com/sandflow-cri/sandflow/steps/spec/cgroups"
 )
@@ -31,6 +32,7 @@ type host struct {
 	seccomp   bool
 	apparmor  bool
 	selinux   bool
+	relabel   func(path, label string, shared bool) error
 	devices   func() ([]specs.LinuxDevice, error)
 	exists    func(path string) bool
 	profiles  *profiles
@@ -44,6 +46,7 @@ var detect = sync.OnceValue(func() *host {
 		seccomp:   seccomp.IsEnabled(),
 		apparmor:  apparmor.HostSupports(),
 		selinux:   selinux.GetEnabled(),
+		relabel:   label.Relabel,
 		devices:   hostDevices,
 		exists:    exists,
 		profiles:  &profiles{},

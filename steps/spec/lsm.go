@@ -129,7 +129,7 @@ func (b *build) relabel(m *runtime.Mount, source string) error {
 	if !m.GetSelinuxRelabel() || b.spec.Linux.MountLabel == "" || b.unconfinedType() {
 		return nil
 	}
-	if err := label.Relabel(source, b.spec.Linux.MountLabel, false); err != nil {
+	if err := b.host.relabel(source, b.spec.Linux.MountLabel, false); err != nil {
 		return fmt.Errorf("relabel %s: %w: %w", source, err, errdefs.ErrInvalidArgument)
 	}
 	return nil
