@@ -27,7 +27,7 @@ demo: tools-run build images ## Run a pod with crictl, make a create fail, show 
 	@$(LAB) run hack/demo.sh
 
 .PHONY: test
-test: tools build faults images lint unit integration conformance ## Set everything up and run all checks and tests (root)
+test: tools build faults images lint unit fuzz-short integration conformance ## Set everything up and run all checks and tests (root)
 
 .PHONY: build
 build: ## Build the daemon, the command, the shim and the test programs into build/bin
@@ -79,8 +79,12 @@ bench: tools build images ## Measure sandflowd and an upstream containerd side b
 	@$(LAB) run $(CURDIR)/build/bin/bench
 
 .PHONY: fuzz
-fuzz: ## Fuzz every fuzz target for FUZZTIME (10s)
+fuzz: ## Fuzz every fuzz target for FUZZTIME (1m)
 	@hack/fuzz.sh
+
+.PHONY: fuzz-short
+fuzz-short: ## Fuzz every fuzz target for two seconds
+	@FUZZTIME=2s hack/fuzz.sh
 
 .PHONY: generate
 generate: ## Generate code from the .proto files
