@@ -106,7 +106,7 @@ func (g gauger) container(ctx context.Context, p pod, c container) *runtime.Cont
 		klog.FromContext(ctx).V(2).Info("Left out of the metrics", "container", c.ID, "err", err)
 		return nil
 	}
-	task, _, _ := steps.ContainerTask.Get(c.View) //nolint:errcheck // without one the start is not known
+	task, _, _ := steps.ContainerTask.Get(c.View) // without one the start is not known
 	sample := metrics.Sample{
 		Detail: g.detail(ctx, c.ID, cgroups.Dir(cgroup)),
 		Seen:   time.Now(), Started: task.Started, DeviceName: g.deviceName,
