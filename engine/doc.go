@@ -45,5 +45,8 @@
 //     a place of a limited flow before its own move has begun.
 //   - Going down is never refused by a limit. The limit of a down flow delays
 //     what callers ask for, never a rollback, a retry or a recovery.
+//   - A subscriber is told every change that readers can see, once and in order,
+//     from the views that it began with. One that is too slow is told that too, and
+//     holds up nobody.
 //   - Panics of actions and observers are errors (*PanicError).
 package engine
