@@ -39,12 +39,27 @@ const (
 	baseTail = "-base"
 )
 
+var errBusy = errors.New("it is being checkpointed or restored")
+
 // cuts are the checkpoints and restorations in flight. mu guards busy.
 type cuts struct {
-	criu checkpoint.CRIU
+	criu   checkpoint.CRIU
+	broken chan struct{} // has room for one: something is to be put right
 
 	mu   sync.Mutex
 	busy map[string]bool // pods
+}
+
+func newCuts() *cuts {
+	return &cuts{broken: make(chan struct{}, 1), busy: map[string]bool{}}
+}
+
+// breaks has what is left of a cut put right soon.
+func (c *cuts) breaks() {
+	select {
+	case c.broken <- struct{}{}:
+	default:
+	}
 }
 
 // begin enters a pod; there is one checkpoint of a pod at a time. end must be called.
@@ -52,10 +67,7 @@ func (c *cuts) begin(podID string) (end func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.busy[podID] {
-		return nil, fmt.Errorf("sandbox %s is being checkpointed or restored: %w", podID, errdefs.ErrFailedPrecondition)
-	}
-	if c.busy == nil {
-		c.busy = map[string]bool{}
+		return nil, fmt.Errorf("sandbox %s: %w: %w", podID, errBusy, errdefs.ErrFailedPrecondition)
 	}
 	c.busy[podID] = true
 	return func() {
@@ -96,7 +108,8 @@ func (s *Server) withCut(ctx context.Context, podID string, cut steps.Cut, f fun
 		_ = ctrdir.RemoveEmpty(s.config.VolumeDir(id)) // else it goes with the container
 	}
 	if errors.Is(err, checkpoint.ErrFrozen) {
-		return err // the note stays: the next cut, or the next daemon, thaws them
+		s.cuts.breaks()
+		return err // the note stays until they are thawed
 	}
 	cerr := s.engine.Amend(after, steps.Sandbox, podID, steps.PodCut.With(steps.Cut{}))
 	if cerr != nil && !errors.Is(cerr, engine.ErrNotFound) {
@@ -233,8 +246,29 @@ func (s *Server) dropBase(ctx context.Context, c container) {
 }
 
 // mendCheckpoints puts right what a daemon that died in a checkpoint or a restoration
-// left: it thaws frozen containers, and removes what is half-made.
+// left, and later what a checkpoint could not thaw: it thaws frozen containers, and
+// removes what is half-made. It tries again until nothing is left; ctx ends it.
 func (s *Server) mendCheckpoints(ctx context.Context) {
+	const shortest, longest = 2 * time.Second, 5 * time.Minute
+	for pause := shortest; ; {
+		var again <-chan time.Time
+		if s.mendAll(ctx) {
+			pause = shortest
+		} else {
+			again = time.After(pause)
+			pause = min(2*pause, longest)
+		}
+		select {
+		case <-again:
+		case <-s.cuts.broken:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// mendAll tells whether all is right.
+func (s *Server) mendAll(ctx context.Context) bool {
 	var g errgroup.Group
 	for _, v := range s.engine.List(steps.Sandbox) {
 		cut, _, _ := steps.PodCut.Get(v) // a damaged slot is listed as such
@@ -243,19 +277,20 @@ func (s *Server) mendCheckpoints(ctx context.Context) {
 			continue
 		}
 		g.Go(func() error {
-			if err := s.mend(ctx, v.ID, restore.Pending); err != nil {
+			err := s.mend(ctx, v.ID, restore.Pending)
+			if err != nil && !errors.Is(err, errBusy) {
 				klog.FromContext(ctx).Error(err, "Could not put right what a checkpoint has left", "sandbox", v.ID)
 			}
-			return nil
+			return err
 		})
 	}
-	_ = g.Wait() // told above
+	return g.Wait() == nil
 }
 
 func (s *Server) mend(ctx context.Context, podID string, half bool) error {
 	end, err := s.cuts.begin(podID)
 	if err != nil {
-		return nil //nolint:nilerr // it is of this daemon, and in flight
+		return err // it is of this daemon, and in flight
 	}
 	defer end()
 	if half {

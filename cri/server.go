@@ -52,7 +52,7 @@ type Server struct {
 	unclaimed unclaimed
 	features  handlerFeatures
 	podCIDR   podCIDR
-	cuts      cuts
+	cuts      *cuts
 	drain     *drain
 }
 
@@ -62,7 +62,7 @@ func New(d Dependencies) (*Server, error) {
 		engine: d.Engine, services: d.Services, config: d.Services.Config,
 		version: d.Version, shown: d.Config,
 		images: images.New(d.Services.Store, d.Engine),
-		stats:  stats.New(stats.Options{}), layers: d.Services.Store, drain: newDrain(),
+		stats:  stats.New(stats.Options{}), layers: d.Services.Store, drain: newDrain(), cuts: newCuts(),
 	}
 	s.monitor = newMonitor(d.Engine, d.Services.Runtime)
 	s.monitor.forget = s.stats.Forget

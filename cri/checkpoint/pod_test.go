@@ -62,9 +62,9 @@ func TestCase92Links(t *testing.T) {
 			"pipe":          func(path, _ string) error { return unix.Mkfifo(path, 0o600) },
 			"device":        func(path, _ string) error { return unix.Mknod(path, unix.S_IFCHR, int(unix.Mkdev(1, 3))) },
 		} {
-			dir, path := t.TempDir(), ""
+			dir := t.TempDir()
 			must(t, os.CopyFS(dir, os.DirFS(good)))
-			path = filepath.Join(dir, name)
+			path := filepath.Join(dir, name)
 			secret := filepath.Join(dir, "secret")
 			must(t, os.Rename(path, secret)) // the right contents, elsewhere
 			if st, err := os.Stat(secret); err == nil && st.IsDir() && kind == "hard link" {
@@ -127,7 +127,7 @@ func TestCase92Metadata(t *testing.T) {
 	}
 }
 
-// archive makes a tar file.
+// tarOf makes a tar file.
 func tarOf(t *testing.T, headers ...tar.Header) *bytes.Buffer {
 	t.Helper()
 	var b bytes.Buffer

@@ -35,8 +35,11 @@ func Pack(ctx context.Context, dir, path string) error {
 // pack adds one file. Of what CRIU leaves besides files there is no need.
 func pack(ctx context.Context, t *tar.Writer, dir, file string, d fs.DirEntry) error {
 	name, err := filepath.Rel(dir, file)
-	if err != nil || name == "." || !(d.IsDir() || d.Type().IsRegular()) {
+	if err != nil || name == "." {
 		return err
+	}
+	if !d.IsDir() && !d.Type().IsRegular() {
+		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return err

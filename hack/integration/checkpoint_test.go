@@ -48,7 +48,18 @@ func withCRIU(t *testing.T, l *harness.Lab, code int) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-func newDumps(t *testing.T) *dumps {
+// ofShim makes a handler of containerd's own shim of the recording runtime.
+func ofShim(l *harness.Lab, r *runtimetest.Recording) string {
+	return fmt.Sprintf("[runtime.handlers.recording]\ntype = %q\noptions = {BinaryName = %q, Root = \"/run/stock\"}\n",
+		l.Bin("containerd-shim-runc-v2"), r.Path)
+}
+
+// ownShim makes one of ours.
+func ownShim(_ *harness.Lab, r *runtimetest.Recording) string {
+	return fmt.Sprintf("[runtime.handlers.recording]\nbinary = %q\n", r.Path)
+}
+
+func newDumps(t *testing.T, handler func(*harness.Lab, *runtimetest.Recording) string) *dumps {
 	t.Helper()
 	l := lab(t)
 	withCRIU(t, l, 0)
@@ -56,7 +67,7 @@ func newDumps(t *testing.T) *dumps {
 	must(t, err)
 	rec, err := runtimetest.NewRecording(dir, l.Bin("runc"))
 	must(t, err)
-	extra := fmt.Sprintf("[runtime.handlers.recording]\nbinary = %q\n", rec.Path)
+	extra := handler(l, rec)
 	d := &dumps{node: newNode(t, options{Options: harness.Options{Extra: extra}}), runtime: rec, dir: dir}
 	// The first pod makes what the runtime keeps.
 	warm, err := d.tryRun(t.Context(), d.node.pod("warm"), "recording")
@@ -183,7 +194,7 @@ func TestCheckpointUnavailable(t *testing.T) {
 }
 
 func TestCheckpointContainer(t *testing.T) {
-	d := newDumps(t)
+	d := newDumps(t, ownShim)
 	out := d.out()
 	location := filepath.Join(out, "c.tar")
 	must(t, d.checkpoint(location, 0))
@@ -244,7 +255,7 @@ func archived(t *testing.T, path string) (names []string) {
 }
 
 func TestCheckpointPodIsOneCut(t *testing.T) {
-	d := newDumps(t)
+	d := newDumps(t, ownShim)
 	out := d.out()
 	must(t, d.checkpointPod(patience, out, d.ctrs...))
 	var verbs []string
@@ -264,7 +275,7 @@ func TestCheckpointPodIsOneCut(t *testing.T) {
 
 // TestCheckpointPodFails has each failure: the directory is empty again, all containers run.
 func TestCheckpointPodFails(t *testing.T) {
-	d := newDumps(t)
+	d := newDumps(t, ownShim)
 	out := d.out()
 	for _, verb := range []string{"pause", "checkpoint"} {
 		d.order(verb, d.ctrs[1], "fail")
@@ -293,8 +304,27 @@ func TestCheckpointPodFails(t *testing.T) {
 	waitFor(t, "the directory to be empty", func() bool { left, err := os.ReadDir(out); return err == nil && len(left) == 0 })
 	d.untouched(out)
 	d.order("checkpoint", d.ctrs[1], "")
+	d.thawedLater(out)
 	waitFor(t, "the next one to be let", func() bool { return d.checkpointPod(patience, out, d.ctrs...) == nil })
 	d.gone()
+}
+
+// thawedLater has a container that cannot be thawed at first.
+func (d *dumps) thawedLater(out string) {
+	d.t.Helper()
+	d.order("resume", d.ctrs[0], "fail")
+	var err error
+	waitFor(d.t, "the next one to be let", func() bool {
+		err = d.checkpointPod(patience, out, d.ctrs...)
+		return status.Code(err) != codes.FailedPrecondition
+	})
+	if err == nil || !strings.Contains(err.Error(), "still frozen") {
+		d.t.Errorf("what cannot be thawed: %v", err)
+	}
+	seen := len(d.calls())
+	d.order("resume", d.ctrs[0], "")
+	d.hangs(seen, "resume "+d.ctrs[0]) // by itself
+	d.untouched(out)
 }
 
 // hangs waits for a call that the runtime was asked after the first ones.
@@ -306,7 +336,7 @@ func (d *dumps) hangs(after int, call string) {
 }
 
 func TestCheckpointPodRefuses(t *testing.T) {
-	d := newDumps(t)
+	d := newDumps(t, ownShim)
 	out := d.out()
 	other := d.node.pod("other")
 	otherID := d.run(other)
@@ -352,7 +382,7 @@ func TestCheckpointPodRefuses(t *testing.T) {
 // TestKilledInCheckpoint kills the daemon while containers are frozen: the next one thaws
 // them and removes what is half-made.
 func TestKilledInCheckpoint(t *testing.T) {
-	d := newDumps(t)
+	d := newDumps(t, ownShim)
 	out := d.out()
 	for what, call := range map[string]func(){
 		"pod":       func() { _ = d.checkpointPod(patience, out, d.ctrs...) },
@@ -377,7 +407,13 @@ func TestKilledInCheckpoint(t *testing.T) {
 }
 
 func TestRestorePod(t *testing.T) {
-	d := newDumps(t)
+	for name, shim := range map[string]func(*harness.Lab, *runtimetest.Recording) string{"own shim": ownShim, "containerd's shim": ofShim} {
+		t.Run(name, func(t *testing.T) { restoreInto(t, newDumps(t, shim)) })
+	}
+}
+
+func restoreInto(t *testing.T, d *dumps) {
+	t.Helper()
 	out := d.out()
 	must(t, d.checkpointPod(patience, out, d.ctrs...))
 	d.gone()
@@ -414,7 +450,7 @@ func TestRestorePod(t *testing.T) {
 
 // TestRestorePodFails has what is refused, and what fails half-way: nothing is left.
 func TestRestorePodFails(t *testing.T) {
-	d := newDumps(t)
+	d := newDumps(t, ownShim)
 	out := d.out()
 	must(t, d.checkpointPod(patience, out, d.ctrs...))
 	d.gone()
@@ -485,7 +521,7 @@ func (d *dumps) startFails(out string) {
 // TestCase92CheckpointImage makes a container from an image that says it is a checkpoint:
 // it is an image like others, and no other image changes its name.
 func TestCase92CheckpointImage(t *testing.T) {
-	d := newDumps(t)
+	d := newDumps(t, ownShim)
 	before, err := d.client.ListImages(t.Context(), &cri.ListImagesRequest{})
 	must(t, err)
 	img, ok := mutate.Annotations(d.base(), map[string]string{

@@ -31,6 +31,7 @@ type foreign struct {
 
 	mu   sync.Mutex
 	hubs map[string]*stdio.Hub
+	held map[string]func() // let go of the FIFOs of containers that are yet to be restored
 }
 
 // foreignRecord is what must be known of a container after a restart.
@@ -47,16 +48,19 @@ type foreignRecord struct {
 
 func newForeign(m *Manager) *foreign {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends in close
-	return &foreign{m: m, ctx: ctx, cancel: cancel, hubs: map[string]*stdio.Hub{}}
+	return &foreign{m: m, ctx: ctx, cancel: cancel, hubs: map[string]*stdio.Hub{}, held: map[string]func(){}}
 }
 
 // close lets go of all streams; the containers run on.
 func (f *foreign) close() {
 	f.cancel()
 	f.mu.Lock()
-	hubs := f.hubs
-	f.hubs = map[string]*stdio.Hub{}
+	hubs, held := f.hubs, f.held
+	f.hubs, f.held = map[string]*stdio.Hub{}, map[string]func(){}
 	f.mu.Unlock()
+	for _, release := range held {
+		release()
+	}
 	for _, h := range hubs {
 		_ = h.Abandon() // a log that cannot be closed has told so before
 	}
@@ -202,9 +206,30 @@ func (f *foreign) forget(id string) {
 	h := f.hubs[id]
 	delete(f.hubs, id)
 	f.mu.Unlock()
+	f.letGo(id)
 	if h != nil {
 		_ = h.Close() // a log that cannot be closed has told so before
 	}
+}
+
+// hold keeps FIFOs open until letGo: those of a container that is restored from a dump
+// are opened by its shim when it is started.
+func (f *foreign) hold(id string, release func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held[id] = release
+}
+
+// letGo tells whether there was something to let go.
+func (f *foreign) letGo(id string) bool {
+	f.mu.Lock()
+	release := f.held[id]
+	delete(f.held, id)
+	f.mu.Unlock()
+	if release != nil {
+		release()
+	}
+	return release != nil
 }
 
 // keepFIFOsOpen holds the writing ends until the shim has its own, so that

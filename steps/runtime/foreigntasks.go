@@ -108,7 +108,11 @@ func (t *foreignTasks) create(ctx context.Context, r CreateRequest) (int, error)
 	if err != nil {
 		return 0, err
 	}
-	defer release()
+	if r.Checkpoint == "" {
+		defer release()
+	} else {
+		t.foreign.hold(r.ID, release)
+	}
 	if _, err := t.foreign.hub(ctx, r.ID); err != nil {
 		return 0, err
 	}
@@ -122,10 +126,16 @@ func (t *foreignTasks) create(ctx context.Context, r CreateRequest) (int, error)
 	if pid == 0 {
 		return 0, nil // to be restored
 	}
+	return pid, noteMemory(ctx, r.Bundle, record, pid)
+}
+
+// noteMemory records the memory cgroup of a container.
+func noteMemory(ctx context.Context, dir string, record foreignRecord, pid int) error {
+	var err error
 	if record.Memory, err = bundle.MemoryCgroup(pid); err != nil {
-		klog.FromContext(ctx).Error(err, "Out-of-memory kills will not be seen", "container", r.ID)
+		klog.FromContext(ctx).Error(err, "Out-of-memory kills will not be seen", "container", filepath.Base(dir))
 	}
-	return pid, bundle.WriteForeign(r.Bundle, record)
+	return bundle.WriteForeign(dir, record)
 }
 
 // endCreate notes that nothing of the creation is on its way any more.
@@ -177,7 +187,15 @@ func (t *foreignTasks) Start(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return task.Start(ctx)
+	err = task.Start(ctx)
+	if restored := t.foreign.letGo(id); err != nil || !restored {
+		return err
+	}
+	dir, record := t.foreign.m.bundle(id), foreignRecord{}
+	if err := bundle.ReadForeign(dir, &record); err != nil {
+		return err
+	}
+	return noteMemory(ctx, dir, record, int(task.Pid()))
 }
 
 func (t *foreignTasks) Kill(ctx context.Context, id string, signal uint32, all bool) error {

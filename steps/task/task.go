@@ -7,6 +7,7 @@ package task
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -107,6 +108,9 @@ func (a *Action) run(ctx context.Context, tasks runtime.Tasks, id string, req st
 	}
 	if err := tasks.Start(ctx, id); err != nil {
 		return 0, fmt.Errorf("start container %s: %w", id, err)
+	}
+	if req.Restored {
+		_ = os.RemoveAll(a.cfg.DumpDir(id)) // it has served; else it goes with the volumes
 	}
 	if pid != 0 {
 		return pid, nil
