@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	podActions       = []string{"files", "namespaces", "network", "shim"}
-	containerActions = []string{"rootfs", "volumes", "spec"}
+	podActions       = []string{"files", "namespaces", "network", "shim", "nri-pod"}
+	containerActions = []string{"rootfs", "volumes", "spec", "nri-container"}
 	// kinds: it fails before it has done anything, after it has done all, or by the caller's deadline.
 	kinds = []string{"fail", "late", "hang"}
 )

@@ -33,7 +33,7 @@ func TestKilledInContainerCreate(t *testing.T) {
 	n := newNode(t, options{})
 	cfg := n.pod("host")
 	pod := n.run(cfg)
-	for _, action := range append(containerActions, "task") {
+	for _, action := range append(containerActions, "nri-start", "task") {
 		c := n.ctr("cut-off-"+action, "sleep", "1000")
 		n.killAt(fmt.Sprintf("do:%s=hang", action), func() {
 			id, err := n.tryCreate(t.Context(), pod, cfg, c)

@@ -4,6 +4,7 @@
 package nri
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -18,9 +19,9 @@ import (
 func (m *Manager) CreateContainer(ctx context.Context, id, podID string) (*api.ContainerAdjustment, error) {
 	var answer *api.CreateContainerResponse
 	err := m.tell(ctx, func(ctx context.Context, s *session) error {
-		full := s.runtime.Container(id)
-		if full == nil {
-			full = &api.Container{Id: id, PodSandboxId: podID}
+		full := &api.Container{Id: id, PodSandboxId: podID}
+		if !m.nobody() { // it takes reading the bundle
+			full = cmp.Or(s.runtime.Container(id), full)
 		}
 		m.mu.Lock()
 		m.containers[id] = &container{pod: podID, brief: briefContainer(full, id, podID)}

@@ -134,8 +134,8 @@ func (m *Manager) Start(ctx context.Context, r Runtime) error {
 	if err != nil {
 		return fmt.Errorf("set up NRI: %w", err)
 	}
-	m.adopt(r)
 	m.started.Store(&session{adaptation: a, runtime: r, log: klog.FromContext(ctx)})
+	m.adopt(r)
 	if err := a.Start(); err != nil {
 		m.started.Store(nil)
 		a.Stop()
@@ -171,24 +171,49 @@ func (m *Manager) Stop() {
 }
 
 // adopt notes what a former daemon has made, as if it had been told: plugins
-// get it when they synchronize.
+// get it when they synchronize. Retries of stuck descents run already; what is
+// gone when it is looked for a second time they have removed unnoticed.
 func (m *Manager) adopt(r Runtime) {
-	e := r.Existing()
+	before := r.Existing()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, p := range e.Pods {
+	for _, p := range before.Pods {
 		m.pods[p.ID] = &pod{brief: briefPod(r.Pod(p.ID), p.ID)}
 		if p.Stopped {
 			m.pods[p.ID].stopped.finish()
 		}
 	}
-	for _, c := range e.Containers {
-		entry := &container{pod: c.Pod, brief: briefContainer(r.Container(c.ID), c.ID, c.Pod)}
+	for _, c := range before.Containers {
+		entry := &container{pod: c.Pod, brief: briefContainer(nil, c.ID, c.Pod)}
 		entry.started.Store(c.Started)
 		if c.Stopped {
 			entry.stopped.finish()
 		}
 		m.containers[c.ID] = entry
+	}
+	m.mu.Unlock()
+	m.forget(before, r.Existing())
+}
+
+// forget drops what was there before and is not now.
+func (m *Manager) forget(before, now Existing) {
+	there := map[string]bool{}
+	for _, p := range now.Pods {
+		there[p.ID] = true
+	}
+	for _, c := range now.Containers {
+		there[c.ID] = true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range before.Pods {
+		if !there[p.ID] {
+			delete(m.pods, p.ID)
+		}
+	}
+	for _, c := range before.Containers {
+		if !there[c.ID] {
+			delete(m.containers, c.ID)
+		}
 	}
 }
 

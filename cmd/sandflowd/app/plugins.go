@@ -78,7 +78,7 @@ func init() {
 			tell := hooks.NewObserver(l.services.NRI, func(workflow, id string) (*engine.View, bool) {
 				return l.engine.Get(workflow, id)
 			})
-			l.engine, l.err = assembly.Build(l.cfg, ic.Plugins(), l.journal, append(slices.Clone(l.observers), tell)...)
+			l.engine, l.err = assembly.Build(l.cfg, ic.Plugins(), l.journal, slices.Concat(l.observers, []engine.Observer{tell}, faultObservers())...)
 			return l.engine, l.err
 		},
 	})

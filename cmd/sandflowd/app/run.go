@@ -141,7 +141,7 @@ func (i *instance) startEngine(ctx, life context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)
 	}
-	observers := append([]engine.Observer{i.timeline, i.metrics, logs{klog.FromContext(ctx)}}, faultObservers()...)
+	observers := []engine.Observer{i.timeline, i.metrics, logs{klog.FromContext(ctx)}}
 	i.launch = &launch{cfg: i.cfg, journal: faultJournal(journal), observers: observers}
 	store, err := startGraph(life, i.launch)
 	if err != nil && i.launch.engine != nil {
