@@ -6,8 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -60,9 +58,6 @@ func (o *operation) giveUp(ctx context.Context) error {
 	}
 }
 
-// criuDumpLog is where containerd's service copies the log of a dump that failed.
-const criuDumpLog = "criu-dump.log"
-
 // Checkpoint dumps a container. It is given up when the container is resumed,
 // killed or deleted: containerd's service would make these wait for it.
 func (t *taskService) Checkpoint(ctx context.Context, r *taskapi.CheckpointTaskRequest) (*ptypes.Empty, error) {
@@ -75,13 +70,7 @@ func (t *taskService) Checkpoint(ctx context.Context, r *taskapi.CheckpointTaskR
 		return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint container %s: %w", r.ID, err))
 	}
 	defer end()
-	answer, err := t.TTRPCTaskService.Checkpoint(ctx, r)
-	if err != nil {
-		// The caller has the log itself; what is left in the bundle nobody would remove.
-		_ = os.Remove(filepath.Join(c.bundle, criuDumpLog))
-		return nil, err
-	}
-	return answer, nil
+	return t.TTRPCTaskService.Checkpoint(ctx, r)
 }
 
 // Pause freezes a container that runs; one that is frozen already is let be.

@@ -43,6 +43,9 @@ func (t *podTasks) Checkpoint(ctx context.Context, r CheckpointRequest) error {
 		return err
 	}
 	_, err = c.tasks.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: r.ID, Path: r.Images, Options: options})
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err() // the shim, which has the same deadline, may have been faster to tell
+	}
 	return native(err)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
 	"github.com/sandflow-cri/sandflow/steps/runtime/runtimetest"
 )
 
@@ -118,8 +119,13 @@ func TestCheckpoint(t *testing.T) {
 	if s := l.status(id); s != StatusRunning {
 		t.Errorf("after a dump that failed it is %s", s)
 	}
-	if _, err := os.Stat(filepath.Join(l.bundle(id), "criu-dump.log")); err == nil {
-		t.Error("the log of the dump is left in the bundle")
+	kept := filepath.Join(l.bundle(id), "criu-dump.log")
+	if raw, err := os.ReadFile(kept); err != nil || !strings.Contains(string(raw), "made to fail") {
+		t.Errorf("the log that the error names: %q, %v", raw, err)
+	}
+	l.must(bundle.Clean(l.bundle(id)))
+	if _, err := os.Stat(kept); err == nil {
+		t.Error("the log is left in the bundle")
 	}
 }
 

@@ -109,6 +109,9 @@ func Pods(dir string) ([]string, error) {
 	return files, err
 }
 
+// dumpLog is CRIU's log of a dump that failed, as containerd's task service keeps it.
+const dumpLog = "criu-dump.log"
+
 // Clean removes all that running the container left in the bundle, the record
 // of where it ran as the last. What others put there stays.
 func Clean(dir string) error {
@@ -120,7 +123,7 @@ func Clean(dir string) error {
 		}
 		names = append(names, found...)
 	}
-	for _, n := range []string{"log.json", "runtime", "options.json", "work", "io", podFile} {
+	for _, n := range []string{"log.json", "runtime", "options.json", "work", "io", dumpLog, podFile} {
 		names = append(names, filepath.Join(dir, n))
 	}
 	for _, n := range names {
