@@ -61,11 +61,20 @@ lint: ## Run golangci-lint and shellcheck
 .PHONY: unit
 unit: ## Run the unit tests with the race detector, each package in a laboratory of its own (root)
 	CGO_ENABLED=1 go test -race -timeout 10m $(INLAB) \
-		$$(go list ./... | grep -v -e /hack/integration -e /hack/conformance)
+		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e /hack/conformance)
 
 .PHONY: integration
 integration: ## Run the integration tests in a laboratory (root)
 	go test -count=1 -timeout 15m $(INLAB) ./hack/integration
+
+.PHONY: crash
+crash: tools build faults images ## Kill and break everything everywhere, and write the tables into docs/reliability.md (root)
+	SANDFLOW_MATRIX=full SANDFLOW_MATRIX_DOC=$(CURDIR)/docs/reliability.md \
+		go test -count=1 -timeout 90m $(INLAB) ./hack/crash
+
+.PHONY: crash-short
+crash-short: ## Kill and break something everywhere (root)
+	go test -count=1 -timeout 15m $(INLAB) ./hack/crash
 
 .PHONY: conformance
 conformance: ## Run all specs of critest and print a table (root)

@@ -84,6 +84,7 @@ func (s *Store) open() error {
 		defer s.tasks.Done()
 		s.view.follow(ctx)
 	}()
+	s.tasks.Go(func() { s.collect(ctx) })
 	return nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/sandflow-cri/sandflow/snapshot"
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/rootfs/ctrdir"
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
 )
 
 // dirName is the mount point in the container's directory, which the OCI spec
@@ -109,16 +110,18 @@ func (a *Action) remove(ctx context.Context, id string) error {
 	if err := ctrdir.RemoveMountpoint(filepath.Join(dir, dirName)); err != nil {
 		return err // the snapshot is still in use
 	}
-	return errors.Join(a.store.RemoveRootfs(ctx, id), ctrdir.Release(a.config, id))
+	// Who comes first leaves last: a shim that ends may have run the OCI runtime once more.
+	return errors.Join(a.store.RemoveRootfs(ctx, id), bundle.Clean(dir), ctrdir.Release(a.config, id))
 }
 
-// Sweep removes snapshots, leases and mounts of containers without a record.
+// Sweep removes snapshots, leases, mounts and directories of containers without a record;
+// the other actions have swept theirs before.
 func (a *Action) Sweep(ctx context.Context, s *engine.Sweep) error {
 	leased, err := a.store.ListRootfs(ctx)
 	if err != nil {
 		return fmt.Errorf("list the snapshots of containers: %w", err)
 	}
-	mounted, err := ctrdir.List(a.config, dirName)
+	mounted, err := ctrdir.List(a.config, "")
 	if err != nil {
 		return fmt.Errorf("list the directories of containers: %w", err)
 	}
@@ -129,7 +132,12 @@ func (a *Action) Sweep(ctx context.Context, s *engine.Sweep) error {
 			continue
 		}
 		seen[id] = true
-		s.Remove("rootfs", id, func() error { return a.remove(ctx, id) })
+		s.Remove("rootfs", id, func() error {
+			if err := a.remove(ctx, id); err != nil {
+				return err
+			}
+			return ctrdir.RemoveTree(a.config, id)
+		})
 	}
 	return nil
 }

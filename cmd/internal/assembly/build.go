@@ -55,7 +55,7 @@ func actionsOf(set *plugin.Set) (actions, error) {
 		if !ok {
 			return out, fmt.Errorf("plugin %s is a %T, not an action", p.Registration.URI(), instance)
 		}
-		out.byName[name] = a
+		out.byName[name] = skippable(a)
 		out.names = append(out.names, name)
 	}
 	slices.Sort(out.names)

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sandflow-cri/sandflow/cmd/internal/assembly"
 )
 
 // poll is how often it is looked whether a fault has been taken back.
@@ -29,7 +31,7 @@ func (f *faults) effect(ctx context.Context, where, kind string, body func(conte
 	case "late":
 		return errors.Join(body(ctx), fmt.Errorf("%s, late: %w", where, errInjected))
 	case "skip":
-		return nil
+		return body(assembly.Skipping(ctx))
 	case "hang":
 		if err := f.wait(ctx, ctx.Done(), where); err != nil {
 			return err

@@ -8,10 +8,12 @@ package ctrdir
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandflow-cri/sandflow/steps"
@@ -53,6 +55,26 @@ func Release(c steps.Config, id string) error {
 	return RemoveEmpty(dir)
 }
 
+// RemoveTree removes the container's directory with all that is left in it, but never reaches
+// through a mount.
+func RemoveTree(c steps.Config, id string) error {
+	dir, err := Dir(c, id)
+	if err != nil {
+		return err
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return fmt.Errorf("list the mounts below %s: %w", dir, err)
+	}
+	if len(mounts) > 0 {
+		return fmt.Errorf("remove %s: %s is still mounted", dir, mounts[0].Mountpoint)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the container's directory: %w", err)
+	}
+	return nil
+}
+
 // RemoveEmpty removes a directory unless something is in it. Nothing there is success.
 func RemoveEmpty(dir string) error {
 	err := unix.Rmdir(dir)
@@ -76,15 +98,18 @@ func RemoveMountpoint(dir string) error {
 	return nil
 }
 
-// List returns the IDs of containers that have a directory with an entry called name.
+// List returns the IDs of containers that have a directory with an entry called name;
+// "" is all that have a directory.
 func List(c steps.Config, name string) ([]string, error) {
-	dirs, err := filepath.Glob(filepath.Join(c.ContainerDir("*"), name))
+	dirs, err := filepath.Glob(c.ContainerDir("*"))
 	if err != nil {
 		return nil, err
 	}
 	ids := make([]string, 0, len(dirs))
 	for _, d := range dirs {
-		ids = append(ids, filepath.Base(filepath.Dir(d)))
+		if _, err := os.Lstat(filepath.Join(d, name)); err == nil {
+			ids = append(ids, filepath.Base(d))
+		}
 	}
 	return ids, nil
 }
