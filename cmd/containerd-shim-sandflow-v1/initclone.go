@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"syscall"
@@ -51,6 +52,9 @@ func recordInit(pid int) error {
 func joinCgroup(path string, pid int) error {
 	if path == "" {
 		return nil
+	}
+	if isScope(path) {
+		return joinScope(context.Background(), path, pid)
 	}
 	if cgroups.Mode() == cgroups.Unified {
 		m, err := cgroup2.NewManager("/sys/fs/cgroup", path, &cgroup2.Resources{})

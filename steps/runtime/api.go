@@ -69,7 +69,7 @@ type LaunchRequest struct {
 	SharedPID bool
 	// NetNS, IPC, UTS and User are the pod's pinned namespaces; the init joins User if set.
 	NetNS, IPC, UTS, User string
-	// CgroupPath is the cgroup (as in an OCI spec, cgroupfs form) of the init; empty leaves it
+	// CgroupPath is the cgroup (as in an OCI spec, in either driver's form) of the init; empty leaves it
 	// in the shim's.
 	CgroupPath string
 }

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
@@ -23,6 +22,7 @@ import (
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/pod"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
+	"github.com/sandflow-cri/sandflow/steps/spec/cgroups"
 )
 
 func init() {
@@ -149,14 +149,20 @@ func sharedPID(c *criruntime.PodSandboxConfig) bool {
 	return c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == criruntime.NamespaceMode_POD
 }
 
-// initCgroup puts the init where a pause container would be. Under systemd it stays with the shim.
+// initCgroup puts the init where a pause container would be, in the form of the cgroup driver:
+// under systemd a scope in the pod's slice. It stays with the shim if the parent does not fit
+// the driver, which the pod's containers will be told.
 func (a *Action) initCgroup(c *criruntime.PodSandboxConfig, id string) string {
 	parent := c.GetLinux().GetCgroupParent()
 	if parent == "" {
 		parent = a.cfg.DefaultCgroupParent
 	}
-	if parent == "" || a.cfg.CgroupDriver == "systemd" || strings.HasSuffix(parent, ".slice") {
+	if parent == "" {
 		return ""
 	}
-	return filepath.Join("/", parent, id)
+	path, err := cgroups.Path(a.cfg.CgroupDriver, parent, id)
+	if err != nil {
+		return ""
+	}
+	return path
 }
