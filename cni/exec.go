@@ -68,6 +68,9 @@ func (e *PluginError) Unwrap() error { return e.Err }
 // pluginExec is libcni's way to plugin programs: each in a process group of
 // its own that is killed whole when the context ends, and killed by the kernel
 // when we die, so that no ADD goes on behind the back of the next start's DEL.
+// A DEL may go on: some plugins cannot finish what another DEL has begun (the
+// bridge finds its masquerading rules by the addresses of the link that it has
+// deleted first), and two of them for one ID do each other no harm.
 type pluginExec struct {
 	version.PluginDecoder
 	onAdd func([]byte)
@@ -86,15 +89,15 @@ func (e *pluginExec) FindInPath(plugin string, dirs []string) (string, error) {
 
 // ExecPlugin is part of invoke.Exec.
 func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
+	verb := verbOf(env)
 	var stdout, stderr limitedBuffer
 	err := runBusy(ctx, func() error {
 		stdout, stderr = limitedBuffer{room: maxOutput}, limitedBuffer{room: maxOutput}
 		cmd := exec.CommandContext(ctx, path)
 		cmd.Env = env
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
-		return runPlugin(cmd)
+		return runPlugin(cmd, verb)
 	})
-	verb := verbOf(env)
 	if err == nil && stdout.cut {
 		err = fmt.Errorf("it wrote more than %d bytes", maxOutput)
 	}
@@ -130,8 +133,11 @@ func runBusy(ctx context.Context, f func() error) error {
 	}
 }
 
-func runPlugin(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+func runPlugin(cmd *exec.Cmd, verb string) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if verb != "DEL" {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = pipeGrace
 	// The death signal follows the thread that forks, so keep the thread.

@@ -69,12 +69,26 @@ func furnish() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
+	tmp := os.TempDir() // which may be below /run
+	fd, err := unix.Open(tmp, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", tmp, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
 	for _, dir := range []string{"/run", "/var/lib/cni"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 		if err := unix.Mount("test", dir, "tmpfs", 0, "mode=755"); err != nil {
 			return err
+		}
+	}
+	if _, err := os.Stat(tmp); err != nil {
+		if err := os.MkdirAll(tmp, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), tmp, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("keep %s: %w", tmp, err)
 		}
 	}
 	lo, err := netlink.LinkByName("lo")

@@ -11,7 +11,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,7 +129,8 @@ func (m *Manager) Start(ctx context.Context, r Runtime) error {
 			[]ttrpc.ServerOpt{ttrpc.WithUnaryServerInterceptor(m.fromPlugin)},
 		),
 	}
-	if m.cfg.DisableConnections || m.taken(ctx) {
+	serves := !m.cfg.DisableConnections && !m.taken(ctx)
+	if !serves {
 		options = append(options, adaptation.WithDisabledExternalConnections())
 	}
 	a, err := adaptation.New(m.cfg.Name, m.cfg.Version, m.synchronize, m.update, options...)
@@ -140,6 +143,17 @@ func (m *Manager) Start(ctx context.Context, r Runtime) error {
 		m.started.Store(nil)
 		a.Stop()
 		return fmt.Errorf("start NRI (plugins in %s, socket %s): %w", m.cfg.PluginPath, m.cfg.SocketPath, err)
+	}
+	if !serves {
+		return nil
+	}
+	return m.closeDoor()
+}
+
+// closeDoor lets only root connect: the library leaves the socket as the umask has it.
+func (m *Manager) closeDoor() error {
+	if err := os.Chmod(m.cfg.SocketPath, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("set the mode of the NRI socket: %w", err)
 	}
 	return nil
 }
