@@ -20,7 +20,7 @@ INLAB   := -exec '$(LAB) run'
 
 .PHONY: help
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: tools-run build images ## Run a pod with crictl, make a create fail, show that nothing is left (root)
@@ -83,6 +83,11 @@ conformance: ## Run all specs of critest and print a table (root)
 	@status=0; go test -count=1 -timeout 20m $(INLAB) ./hack/conformance || status=$$?; \
 	cat build/reports/conformance.txt; exit $$status
 
+.PHONY: docs-conformance
+docs-conformance: ## Write docs/conformance.md from runs against containerd and sandflow (root)
+	SANDFLOW_DOCS=1 SANDFLOW_PEER=containerd go test -count=1 -timeout 20m $(INLAB) ./hack/conformance || true
+	SANDFLOW_DOCS=1 go test -count=1 -timeout 20m $(INLAB) ./hack/conformance
+
 .PHONY: bench
 bench: tools build images ## Measure sandflowd and an upstream containerd side by side (root)
 	@$(LAB) run $(CURDIR)/build/bin/bench
@@ -92,8 +97,8 @@ fuzz: ## Fuzz every fuzz target for FUZZTIME (1m)
 	@hack/fuzz.sh
 
 .PHONY: fuzz-short
-fuzz-short: ## Fuzz every fuzz target for two seconds
-	@FUZZTIME=2s hack/fuzz.sh
+fuzz-short: ## Fuzz every fuzz target for three seconds
+	@FUZZTIME=3s hack/fuzz.sh
 
 .PHONY: generate
 generate: ## Generate code from the .proto files

@@ -52,6 +52,8 @@ type Options struct {
 	Parallel int
 	// NRISocket lets the NRI specs run.
 	NRISocket string
+	// Flags are further ones of critest.
+	Flags []string
 	// Log is the file that gets critest's own output.
 	Log string
 }
@@ -67,6 +69,7 @@ func Run(ctx context.Context, l *harness.Lab, d *harness.Daemon, digest v1.Hash,
 	if o.NRISocket != "" {
 		args = append(args, "-nri-socket="+o.NRISocket)
 	}
+	args = append(args, o.Flags...)
 	ginkgo := []string{
 		"--nodes", fmt.Sprint(max(1, o.Parallel)), "--randomize-all", "--no-color", "-v", "--timeout", "20m",
 		"--skip", "benchmark", "--focus", o.Focus, "--json-report", filepath.Base(report), "--output-dir", l.Dir, program, "--",

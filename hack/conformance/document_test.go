@@ -1,0 +1,49 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// The document has a row for each call and each group, which needs no laboratory to see.
+func TestDocumentIsWhole(t *testing.T) {
+	peer, err := Peer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(DocumentPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	if len(peer.RPCs) != 43 || len(peer.Groups) == 0 {
+		t.Errorf("the peer has %d calls and %d groups", len(peer.RPCs), len(peer.Groups))
+	}
+	for _, r := range peer.RPCs {
+		if !strings.Contains(text, "| "+r.Service+" | "+r.Name+" | ") {
+			t.Errorf("no row for %s", r.Name)
+		}
+	}
+	for g := range peer.Groups {
+		if !strings.Contains(text, "| "+g+" | ") {
+			t.Errorf("no row for group %s", g)
+		}
+	}
+}
+
+func TestSummarize(t *testing.T) {
+	r := Summarize([]Spec{{Group: "a", Name: "a 1", Outcome: Passed}, {Group: "a", Name: "a 2", Outcome: Skipped}, {Group: "b", Name: "b", Outcome: Failed}},
+		[]RPC{{Service: "S", Name: "N", Answered: true}})
+	text := Document(Results{}, r)
+	for _, row := range []string{
+		"| a | none | – | 1 pass, 1 skip |", "| b | none | – | 1 fail |", "| a 2 | pass | skip |", "1 pass, 1 skip, 1 fail", "| S | N | no | yes | yes |",
+	} {
+		if !strings.Contains(text, row) {
+			t.Errorf("no %q in\n%s", row, text)
+		}
+	}
+}
