@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -237,8 +238,12 @@ func (s *Server) dropBase(ctx context.Context, c container) {
 	}
 	if rootfs, ok, _ := steps.ContainerRootfs.Get(c.View); ok && err == nil {
 		store := s.services.Store
-		ctx := leases.WithLease(store.Context(ctx), c.ID)
-		err = store.Client().SnapshotService(rootfs.Snapshotter).Remove(ctx, c.ID+baseTail)
+		if _, gone := os.Lstat(rootfs.Path); errors.Is(gone, fs.ErrNotExist) {
+			err = store.RemoveRootfs(ctx, c.ID) // it was removed meanwhile, and its lease came back with the base
+		} else {
+			ctx := leases.WithLease(store.Context(ctx), c.ID)
+			err = store.Client().SnapshotService(rootfs.Snapshotter).Remove(ctx, c.ID+baseTail)
+		}
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		klog.FromContext(ctx).Error(err, "Could not unmount the image that a container was compared with", "container", c.ID)

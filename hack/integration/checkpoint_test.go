@@ -254,6 +254,24 @@ func archived(t *testing.T, path string) (names []string) {
 	}
 }
 
+// TestRemovedInCheckpoint removes a pod while its containers are frozen and dumped.
+func TestRemovedInCheckpoint(t *testing.T) {
+	d := newDumps(t, ownShim)
+	out := d.out()
+	d.order("checkpoint", "", "hang")
+	done := make(chan error, 1)
+	go func() { done <- d.checkpointPod(patience, out, d.ctrs...) }()
+	d.hangs(0, "checkpoint "+d.ctrs[1])
+	d.remove(d.pod)
+	if err := <-done; err == nil {
+		t.Error("the checkpoint succeeded")
+	}
+	if left, err := os.ReadDir(out); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	d.same()
+}
+
 func TestCheckpointPodIsOneCut(t *testing.T) {
 	d := newDumps(t, ownShim)
 	out := d.out()
