@@ -219,7 +219,7 @@ func (n *node) left() string {
 	for _, kind := range n.without {
 		delete(n.before, kind)
 	}
-	diff, err := world.Settle(n.t.Context(), n.where(), n.before, patience/4)
+	diff, err := world.Settle(n.t.Context(), n.where(), n.before, patience)
 	must(n.t, err)
 	return diff
 }

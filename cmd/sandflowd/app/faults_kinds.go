@@ -44,15 +44,8 @@ func (f *faults) effect(ctx context.Context, where, kind string, body func(conte
 		return body(ctx)
 	case "panic":
 		panic(where + ": " + errInjected.Error())
-	case "kill":
-		die()
-	case "killafter":
-		_ = body(ctx) // nobody will hear of it
-		die()
-	case "killshim":
-		return errors.Join(f.killShims(), body(ctx))
-	case "killshimafter":
-		return errors.Join(body(ctx), f.killShims())
+	case "kill", "killafter", "killshim", "killshimafter":
+		return f.death(ctx, kind, body)
 	}
 	d, err := time.ParseDuration(strings.TrimPrefix(kind, "sleep"))
 	if err != nil {
@@ -64,6 +57,20 @@ func (f *faults) effect(ctx context.Context, where, kind string, body func(conte
 	case <-time.After(d):
 		return body(ctx)
 	}
+}
+
+// death kills somebody around body.
+func (f *faults) death(ctx context.Context, kind string, body func(context.Context) error) error {
+	switch kind {
+	case "kill":
+		die()
+	case "killafter":
+		_ = body(ctx) // nobody will hear of it
+		die()
+	case "killshim":
+		return errors.Join(f.killShims(), body(ctx))
+	}
+	return errors.Join(body(ctx), f.killShims())
 }
 
 // wait returns when the fault at a point has been taken back, or an error when done is closed.
