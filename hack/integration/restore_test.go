@@ -4,7 +4,6 @@
 package integration
 
 import (
-	"io"
 	"os"
 	"strings"
 	"testing"
