@@ -111,6 +111,9 @@ func (s *Store) startEmbedded(ctx context.Context) error {
 			return fmt.Errorf("close containerd's socket to others: %w", err)
 		}
 	}
+	// Not before: plugins are being added until then.
+	s.tasks.Go(func() { s.collect(s.Context(s.ctx)) }) //nolint:contextcheck // it ends with the store
+	s.tasks.Go(func() { s.collectLater(s.ctx) })
 	srv.Wait()
 	return nil
 }

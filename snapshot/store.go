@@ -35,6 +35,8 @@ type Store struct {
 	blobs  keyedLock
 	fsUse  usageCache
 	closed atomic.Bool
+	// removed holds a token while there is something to collect, see collectLater.
+	removed chan struct{}
 
 	ctx    context.Context //nolint:containedctx // ends with the store, for its own goroutines
 	cancel context.CancelFunc
@@ -56,7 +58,7 @@ func Start(ctx context.Context, c Config) (*Store, error) {
 		c.Socket = filepath.Join(c.State, "containerd.sock")
 	}
 	bridgeLogs()
-	s := &Store{config: c}
+	s := &Store{config: c, removed: make(chan struct{}, 1)}
 	if c.MaxPulls > 0 {
 		s.slots = semaphore.NewWeighted(int64(c.MaxPulls))
 	}
@@ -84,7 +86,6 @@ func (s *Store) open() error {
 		defer s.tasks.Done()
 		s.view.follow(ctx)
 	}()
-	s.tasks.Go(func() { s.collect(ctx) })
 	return nil
 }
 
