@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -136,6 +137,13 @@ func (b *bus) start(name, mode string, properties []property, _ []auxiliary) (db
 	return job, nil
 }
 
+// asked are the units that were asked for.
+func (b *bus) asked() []unit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.started)
+}
+
 // admitted is a connection whose client has been let in: the server's end, made by a library
 // for clients, believes to be let in itself.
 type admitted struct {
@@ -174,10 +182,11 @@ func TestJoinScope(t *testing.T) {
 	if err := joinScope(t.Context(), "kubepods-podx.slice:sandflow:c0ffee", 4711); err != nil {
 		t.Fatal(err)
 	}
-	if len(b.started) != 1 || b.started[0].name != "sandflow-c0ffee.scope" || b.started[0].mode != "replace" {
-		t.Fatalf("systemd was asked for %+v", b.started)
+	asked := b.asked()
+	if len(asked) != 1 || asked[0].name != "sandflow-c0ffee.scope" || asked[0].mode != "replace" {
+		t.Fatalf("systemd was asked for %+v", asked)
 	}
-	p := b.started[0].properties
+	p := asked[0].properties
 	pids, _ := p["PIDs"].([]uint32)
 	if p["Slice"] != "kubepods-podx.slice" || len(pids) != 1 || pids[0] != 4711 || p["DefaultDependencies"] != false {
 		t.Errorf("the scope has %v", p)
