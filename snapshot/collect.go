@@ -5,7 +5,9 @@ package snapshot
 
 import (
 	"context"
+	"time"
 
+	"github.com/containerd/containerd/v2/pkg/gc"
 	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/errdefs"
 	"k8s.io/klog/v2"
@@ -32,5 +34,45 @@ func (s *Store) collect(ctx context.Context) {
 	}
 	if err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Could not have snapshots collected that a crash may have left", "snapshotter", s.config.Snapshotter)
+	}
+}
+
+// collectPause is how long removals are gathered before what they left is collected.
+const collectPause = 2 * time.Second
+
+// collectLater has the embedded containerd collect garbage some time after each
+// removal. By itself it does so at once, but forgets the removals of the time in
+// which a collection runs: on a node that is idle afterwards, the directories of
+// those snapshots would keep their disk space until something else is removed.
+func (s *Store) collectLater(ctx context.Context) {
+	instance, err := s.Plugin(plugins.GCPlugin, "scheduler")
+	scheduler, ok := instance.(interface {
+		ScheduleAndWait(ctx context.Context) (gc.Stats, error)
+	})
+	if err != nil || !ok {
+		return // attached: what else it has to do is not known here
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.removed:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(collectPause):
+		}
+		if _, err := scheduler.ScheduleAndWait(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Could not have removed snapshots collected")
+		}
+	}
+}
+
+// noteRemoval asks for a collection; it never waits.
+func (s *Store) noteRemoval() {
+	select {
+	case s.removed <- struct{}{}:
+	default: // it is asked for already
 	}
 }

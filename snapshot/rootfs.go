@@ -160,6 +160,7 @@ func (s *Store) RemoveRootfs(ctx context.Context, lease string) error {
 	if err := s.client.LeasesService().Delete(ctx, leases.Lease{ID: lease}); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove lease %s: %w", lease, err)
 	}
+	s.noteRemoval()
 	return nil
 }
 
