@@ -107,7 +107,7 @@ func TestCase45KilledInPull(t *testing.T) {
 		}
 		n.remove(pod)
 	}
-	for i := range 4 {
+	for i := range 3 {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

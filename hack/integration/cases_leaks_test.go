@@ -103,7 +103,7 @@ func TestCase83Churn(t *testing.T) {
 	c := n.ctr("stays", "sh", "-c", "mkdir /sys/fs/cgroup/pids/inner && echo $$ > /sys/fs/cgroup/pids/inner/cgroup.procs; sleep 4840")
 	c.Linux.SecurityContext.Privileged = true
 	ctr := n.started(stays, cfg, c)
-	pods := int64(40)
+	pods := int64(30)
 	if full() {
 		pods = 200
 	}
@@ -125,7 +125,7 @@ func TestCase83Churn(t *testing.T) {
 		select {
 		case <-done:
 			ended = true
-		case <-time.After(700 * time.Millisecond):
+		case <-time.After(600 * time.Millisecond):
 			must(t, n.daemon.Kill())
 			must(t, n.daemon.Start(t.Context()))
 			kills++

@@ -219,3 +219,34 @@ func TestCase80Addresses(t *testing.T) {
 	n.remove(node)
 	n.same()
 }
+
+// TestCase79HostPorts runs a pod with the same ports of the node again and again; with the node's
+// network they mean nothing.
+func TestCase79HostPorts(t *testing.T) {
+	n := newNode(t, options{})
+	cfg := n.pod("published")
+	cfg.PortMappings = []*cri.PortMapping{
+		{ContainerPort: 80, HostPort: 18090}, {ContainerPort: 80, HostPort: 18090, Protocol: cri.Protocol_UDP},
+		{ContainerPort: 80, HostPort: 18091, HostIp: "127.0.0.1"},
+	}
+	const one, other = "http://127.0.0.1:18090/index.html", "http://127.0.0.1:18091/index.html"
+	for range 3 {
+		pod := n.run(cfg)
+		n.started(pod, cfg, n.ctr("c", "httpd", "-f", "-p", "80", "-h", "/www"))
+		for _, address := range []string{one, other} {
+			waitFor(t, "an answer at "+address, func() bool {
+				text, err := get(address)
+				return err == nil && strings.Contains(text, "hello")
+			})
+		}
+		n.remove(pod)
+		n.same() // no rule is left
+	}
+	cfg = hostNetwork(cfg)
+	pod := n.run(cfg)
+	if text, err := get(one); err == nil {
+		t.Errorf("with the node's network the port says %q", text)
+	}
+	n.remove(pod)
+	n.same()
+}

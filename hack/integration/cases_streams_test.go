@@ -188,7 +188,7 @@ func (n *node) forward(pod string, ports ...string) []portforward.ForwardedPort 
 
 func get(address string) (string, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	r, err := client.Get(address) //nolint:noctx // it has a timeout
+	r, err := client.Get(address)
 	if err != nil {
 		return "", err
 	}

@@ -124,19 +124,7 @@ func (n *node) output(pod string, cfg *cri.PodSandboxConfig, c *cri.ContainerCon
 	return out
 }
 
-// fails checks that a container is refused by create or start, with a word of why, and that
-// nothing of it is left.
-func (n *node) fails(pod string, cfg *cri.PodSandboxConfig, c *cri.ContainerConfig, words string) {
-	n.t.Helper()
-	id, err := n.tryCreate(n.t.Context(), pod, cfg, c)
-	if err == nil {
-		err = n.tryStart(n.t.Context(), id)
-		n.removeContainer(id)
-	}
-	refused(n.t, err, words)
-}
-
-// notCreated is the same, but for create alone.
+// notCreated checks that a container is refused at create, with a word of why.
 func (n *node) notCreated(pod string, cfg *cri.PodSandboxConfig, c *cri.ContainerConfig, words string) {
 	n.t.Helper()
 	id, err := n.tryCreate(n.t.Context(), pod, cfg, c)
