@@ -112,7 +112,7 @@ func (s *Store) startEmbedded(ctx context.Context) error {
 		}
 	}
 	// Not before: plugins are being added until then.
-	s.tasks.Go(func() { s.collect(s.Context(s.ctx)) }) //nolint:contextcheck // it ends with the store
+	s.collect(s.Context(ctx))
 	s.tasks.Go(func() { s.collectLater(s.ctx) })
 	srv.Wait()
 	return nil
