@@ -11,16 +11,14 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 )
 
 // impatient is the deadline of a caller whose action is slow.
 const impatient = 500 * time.Millisecond
 
-// TestFaults makes each action fail in each way: for ever, until the fault is taken back.
-func TestFaults(t *testing.T) {
-	n := newNode(t, "")
+// failures makes each action fail in each way: for ever, until the fault is taken back.
+func (n *node) failures() {
 	kinds := []string{"fail", "late", "sleep20s", "stall", "panic"}
 	for i, a := range n.actions() {
 		row := []string{a.name, "", "", "", "", ""}
@@ -95,9 +93,8 @@ func (l *life) failedStart() {
 	}
 }
 
-// TestUndos makes each undo fail in each way.
-func TestUndos(t *testing.T) {
-	n := newNode(t, "")
+// stuckUndos makes each undo fail in each way.
+func (n *node) stuckUndos() {
 	kinds := []string{"fail*1", "fail*10", "fail", "stall", "panic"}
 	for i, a := range n.actions() {
 		row := []string{a.name, "", "", "", "", ""}

@@ -53,6 +53,7 @@ type node struct {
 	before          world.World
 	without         []string // kinds that are not compared
 	lives           int
+	known           []action // once asked for
 }
 
 const settings = `[runtime.handlers.boxed]
@@ -67,6 +68,10 @@ address = %q
 min_backoff = %q
 max_backoff = %q
 undo_timeout = %q
+# Snapshots' directories go soon, and not when the last collection has been long enough ago.
+[containerd.plugins."io.containerd.gc.v1.scheduler"]
+pause_threshold = 0.5
+startup_delay = "10ms"
 %s`
 
 // newNode starts a daemon, pulls the images and runs pods, so that what the first pod makes
@@ -213,13 +218,14 @@ func (n *node) where() world.Where {
 	return w
 }
 
-// left tells what is on the node that was not before the first pod, and the other way round.
-func (n *node) left() string {
+// left tells what is on the node that was not before the first pod, and the other way round,
+// when that has stayed so for a while.
+func (n *node) left(limit time.Duration) string {
 	n.t.Helper()
 	for _, kind := range n.without {
 		delete(n.before, kind)
 	}
-	diff, err := world.Settle(n.t.Context(), n.where(), n.before, patience)
+	diff, err := world.Settle(n.t.Context(), n.where(), n.before, limit)
 	must(n.t, err)
 	return diff
 }
@@ -227,7 +233,7 @@ func (n *node) left() string {
 // same checks that the node is as it was before the first pod.
 func (n *node) same() {
 	n.t.Helper()
-	if diff := n.left(); diff != "" {
+	if diff := n.left(patience); diff != "" {
 		n.t.Errorf("left on the node:\n%s", diff)
 	}
 }
@@ -309,6 +315,9 @@ type action struct {
 // actions are all that the daemon has in its flows.
 func (n *node) actions() []action {
 	n.t.Helper()
+	if n.known != nil {
+		return n.known
+	}
 	up := map[string]int{"sandbox.create": 0, "container.create": 1, "container.start": 2}
 	down := map[int]int{0: 5, 1: 4, 2: 3}
 	var passed [2][]string
@@ -337,6 +346,7 @@ func (n *node) actions() []action {
 			}
 		}
 	}
+	n.known = out
 	return out
 }
 
@@ -418,16 +428,20 @@ func (n *node) dies(call func()) bool {
 // podPrograms are what runs in this package's pods, and for them.
 var podPrograms = []string{"containerd-shim-sandflow-v1", "containerd-shim-runc-v2", "sandflow-init", "sleep", "pause", "runc"}
 
-// killLeftovers kills all processes of pods; in a laboratory there are no others of their names.
-func (n *node) killLeftovers() {
+// killLeftovers kills all processes of pods, and says how many there were; in a laboratory there
+// are no others of their names.
+func (n *node) killLeftovers() int {
 	n.t.Helper()
+	found := 0
 	for _, name := range podPrograms {
 		pids, err := pidsOf(name)
 		must(n.t, err)
 		for _, pid := range pids {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
+		found += len(pids)
 	}
+	return found
 }
 
 // killShims kills the shims.

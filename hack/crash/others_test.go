@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -43,13 +42,13 @@ func others() []other {
 	}
 	for verb, stage := range map[string]int{"create": 2, "start": 2, "kill": 3, "delete": 3} {
 		for _, when := range []string{"before", "0.01", "0.03", "after"} {
-			out = append(out, other{who: "runc " + verb, when: moment(when), handler: "mortal", stage: stage, program: "runc", text: when + " " + verb})
+			out = append(out, other{who: "runc " + verb, when: atWhat(when), handler: "mortal", stage: stage, program: "runc", text: when + " " + verb})
 		}
 	}
 	for verb, stage := range map[string]int{"ADD": 0, "DEL": 5} {
 		for _, plugin := range []string{"bridge", "portmap"} {
 			for _, when := range []string{"before", "0.005", "0.01", "0.02", "after"} {
-				out = append(out, other{who: plugin + " " + verb, when: moment(when), stage: stage, program: plugin, text: when + " " + verb})
+				out = append(out, other{who: plugin + " " + verb, when: atWhat(when), stage: stage, program: plugin, text: when + " " + verb})
 			}
 		}
 	}
@@ -62,7 +61,7 @@ func others() []other {
 	return out
 }
 
-func moment(when string) string {
+func atWhat(when string) string {
 	if strings.HasPrefix(when, "0.") {
 		return when + " s after its start"
 	}
@@ -72,9 +71,8 @@ func moment(when string) string {
 	return "when it has done its work"
 }
 
-// TestOthersKilled kills the shim, the OCI runtime and CNI plugins while the daemon lives.
-func TestOthersKilled(t *testing.T) {
-	n := newNode(t, "")
+// deaths kills the shim, the OCI runtime and CNI plugins while the daemon lives.
+func (n *node) deaths() {
 	for i, o := range others() {
 		if !full() && i%5 != 0 {
 			continue
@@ -160,9 +158,8 @@ func (n *node) retire(l *life) {
 	}
 }
 
-// TestReboot takes away all that a reboot takes, after each call, and in the middle of some.
-func TestReboot(t *testing.T) {
-	n := newNode(t, "")
+// reboots takes away all that a reboot takes, after each call, and in the middle of some.
+func (n *node) reboots() {
 	n.without = []string{"firewall rules"} // those that only the first pod makes are lost too
 	type place struct {
 		when  string
@@ -182,7 +179,7 @@ func TestReboot(t *testing.T) {
 		}
 		n.try(p.when, func() {
 			l := n.life("")
-			must(t, l.span(0, p.stage))
+			must(n.t, l.span(0, p.stage))
 			if p.fault != "" {
 				n.fault(p.fault)
 				if !n.dies(func() { _ = l.do(stages[p.stage]) }) {
@@ -208,12 +205,7 @@ func TestReboot(t *testing.T) {
 // it, cgroups and firewall rules.
 func (n *node) powerOff() {
 	n.t.Helper()
-	n.waitFor("the end of all processes of pods", func() bool {
-		n.killLeftovers()
-		shims, err := pidsOf("containerd-shim-sandflow-v1")
-		must(n.t, err)
-		return len(shims) == 0
-	})
+	n.waitFor("the end of all processes of pods", func() bool { return n.killLeftovers() == 0 })
 	all, err := mountinfo.GetMounts(mountinfo.PrefixFilter(n.daemon.State))
 	must(n.t, err)
 	slices.Reverse(all)
@@ -230,6 +222,6 @@ func (n *node) powerOff() {
 	left, err := world.Count(n.t.Context(), where)
 	must(n.t, err)
 	for _, dir := range slices.Backward(left["cgroups"]) { // the deepest first
-		must(n.t, os.Remove(dir))
+		n.waitFor("the end of a cgroup", func() bool { return os.Remove(dir) == nil })
 	}
 }

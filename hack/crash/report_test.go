@@ -61,9 +61,10 @@ the metric sandflow_stuck_oldest_seconds. When the fault is over all of it is go
 	},
 	{
 		key: "mutations", title: "Undos that do nothing",
-		text: `One undo is made to do nothing and to say that all is well. What is left is found by the world count,
-and by the doctor. The next start sweeps what its actions can find by themselves.`,
-		columns: []string{"action", "found by the world count", "doctor", "left after the next start"},
+		text: `One undo is made to do nothing and to say that all is well. The world count finds it when the subject
+is down where it was before; later, other actions may remove what is left, as the rest of a pod goes. What
+is left at the end of the pod's life the doctor finds too, and the next start sweeps it.`,
+		columns: []string{"action", "found by the world count", "left at the end of the pod", "the doctor", "left after the next start"},
 	},
 }
 

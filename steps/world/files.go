@@ -90,8 +90,8 @@ func kindOf(path, rel string, e fs.DirEntry) string {
 	switch t := e.Type(); {
 	case strings.HasPrefix(rel, "cni/results/"):
 		return CacheEntries
-	case filepath.Base(filepath.Dir(path)) == "runc" && t.IsDir():
-		return RuntimeStates
+	case t.IsDir() && filepath.Base(filepath.Dir(filepath.Dir(path))) == "runc":
+		return RuntimeStates // runc/NAMESPACE/ID
 	case t.IsDir():
 		return Directories
 	case t&fs.ModeSocket != 0:

@@ -115,7 +115,7 @@ func TestList(t *testing.T) {
 	}
 	leases := filepath.Join(dir, "leases")
 	for path, text := range map[string]string{
-		"s/lock": "", "s/pods/" + pod + "/files/hosts": "", "s/pods/" + lost + "/shim/runc/" + lost + "/state.json": "{}",
+		"s/lock": "", "s/pods/" + pod + "/files/hosts": "", "s/pods/" + lost + "/shim/runc/k8s.io/" + lost + "/state.json": "{}",
 		"s/containers/odd/x": "", "s/tmp/x": "", "s/other/deep/x": "", "r/journal.db": "",
 		"r/volumes/" + lost + "/deep/x": "", "r/networks/" + pod + ".json": `{"config": {"name": "old", "plugins": [{"type": "bridge"}]}}`,
 		"r/cni/results/lab-" + lost + "-eth0": "", "r/containerd/x": "", "r/io.containerd.x/y": "",
@@ -145,16 +145,17 @@ func TestList(t *testing.T) {
 	}
 	want := []string{
 		"CNI cache entries r/cni/results/lab-" + lost + "-eth0",
-		"OCI runtime states s/pods/" + lost + "/shim/runc/" + lost,
+		"OCI runtime states s/pods/" + lost + "/shim/runc/k8s.io/" + lost,
 		"address leases 10.0.0.1",
 		"directories r/volumes/" + lost,
 		"directories s/containers/odd",
 		"directories s/pods/" + lost,
 		"directories s/pods/" + lost + "/shim",
 		"directories s/pods/" + lost + "/shim/runc",
+		"directories s/pods/" + lost + "/shim/runc/k8s.io",
 		"fifos s/pods/" + lost + "/fifo",
 		"files s/containers/odd/x",
-		"files s/pods/" + lost + "/shim/runc/" + lost + "/state.json",
+		"files s/pods/" + lost + "/shim/runc/k8s.io/" + lost + "/state.json",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("nobody's are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
