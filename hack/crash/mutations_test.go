@@ -49,6 +49,7 @@ func (n *node) mutants() {
 			}
 			must(n.t, n.daemon.Stop())
 			must(n.t, n.daemon.Start(n.t.Context()))
+			n.collect()
 			after := n.left(5 * moment)
 			report("mutations", a.name, m.found, orNothing(m.end), m.doctor, orNothing(kindsOf(after)))
 			if after != "" {
@@ -94,6 +95,7 @@ func (n *node) mutate(a action) (m mutant) {
 	if a.name != "none" && !n.used(fault) {
 		n.t.Fatal("the undo was not called")
 	}
+	n.collect()
 	diff, derr := world.Settle(n.t.Context(), n.where(), before, moment)
 	must(n.t, derr)
 	m.found = kindsOf(diff)
@@ -101,6 +103,7 @@ func (n *node) mutate(a action) (m mutant) {
 		m.found += ", and a call fails: " + code(err)
 	}
 	n.quiet()
+	n.collect()
 	m.end = kindsOf(n.left(moment))
 	if m.doctor = "nothing"; m.end != "" {
 		if status, _ := n.sandflow("doctor"); status == 4 {

@@ -22,6 +22,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/hack/harness"
@@ -228,6 +231,20 @@ func (n *node) left(limit time.Duration) string {
 	diff, err := world.Settle(n.t.Context(), n.where(), n.before, limit)
 	must(n.t, err)
 	return diff
+}
+
+// collect lets containerd collect its garbage: what is removed while it does so by itself it
+// forgets until something else is removed.
+func (n *node) collect() {
+	n.t.Helper()
+	c, err := client.New(n.daemon.Containerd, client.WithDefaultNamespace("k8s.io"))
+	must(n.t, err)
+	defer func() { must(n.t, c.Close()) }()
+	ls := c.LeasesService()
+	ctx := namespaces.WithNamespace(n.t.Context(), "k8s.io")
+	l, err := ls.Create(ctx, leases.WithRandomID())
+	must(n.t, err)
+	must(n.t, ls.Delete(ctx, l, leases.SynchronousDelete))
 }
 
 // same checks that the node is as it was before the first pod.

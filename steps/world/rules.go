@@ -21,13 +21,16 @@ type rule struct{ chain, text string }
 func rules(ctx context.Context, l *look) error {
 	all, err := nftRules(ctx)
 	older, olderErr := legacyRules(ctx)
-	owners := ownersOf(append(all, older...))
-	for _, r := range append(all, older...) {
+	all = append(all, older...)
+	owners, jumped := ownersOf(all)
+	for _, r := range all {
 		id := idIn(r.text)
 		if id == "" {
 			id = owners[r.chain]
 		}
-		if l.Node || id != "" && l.mentions(r.text, owners[r.chain]) {
+		// A pod's chain that nobody jumps to any more is left over, whoever made it.
+		dangling := podChain.MatchString(r.chain) && !jumped[r.chain]
+		if l.Node || dangling || id != "" && l.mentions(r.text, owners[r.chain]) {
 			l.add(Rules, r.text, id)
 		}
 	}
@@ -54,17 +57,18 @@ var jump = regexp.MustCompile(`(?:jump|goto|-j|-g) ([^\s]+)`)
 var podChain = regexp.MustCompile(`^CNI-(DN-)?[0-9a-f]{12,}$`)
 
 // ownersOf finds whose the chains of single pods are: they are jumped to by a
-// rule that bears the pod's ID, while those in them need not.
-func ownersOf(all []rule) map[string]string {
-	out := map[string]string{}
+// rule that bears the pod's ID, while those in them need not. It also says which are jumped to.
+func ownersOf(all []rule) (owners map[string]string, jumped map[string]bool) {
+	owners, jumped = map[string]string{}, map[string]bool{}
 	for _, r := range all {
 		if m := jump.FindStringSubmatch(r.text); m != nil && podChain.MatchString(m[1]) {
+			jumped[m[1]] = true
 			if id := idIn(r.text); id != "" {
-				out[m[1]] = id
+				owners[m[1]] = id
 			}
 		}
 	}
-	return out
+	return owners, jumped
 }
 
 func nftRules(ctx context.Context) ([]rule, error) {

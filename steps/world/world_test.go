@@ -96,8 +96,8 @@ func TestRuleOwners(t *testing.T) {
 		{"CNI-19260f829d52b690ddbddc6f", "ip daddr 10.88.0.0/16 counter accept"},
 		{"CNI-HOSTPORT-DNAT", `-p tcp --comment "dnat name: lab id: ` + ctr + `" -j CNI-DN-0123456789abcdef01234`},
 	}
-	owners := ownersOf(all)
-	if owners["CNI-19260f829d52b690ddbddc6f"] != pod || owners["CNI-DN-0123456789abcdef01234"] != ctr || len(owners) != 2 {
+	owners, jumped := ownersOf(all)
+	if owners["CNI-19260f829d52b690ddbddc6f"] != pod || owners["CNI-DN-0123456789abcdef01234"] != ctr || len(owners) != 2 || !jumped["CNI-19260f829d52b690ddbddc6f"] {
 		t.Errorf("owners: %v", owners)
 	}
 	l := &look{networks: networks{names: map[string]bool{"lab": true}}}
