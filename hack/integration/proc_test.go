@@ -121,7 +121,8 @@ func (n *node) removeCgroupsOf(ids ...string) {
 		found, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", n.lab.CgroupParent, id))
 		must(n.t, err)
 		for _, path := range found {
-			must(n.t, os.Remove(path))
+			// The kernel takes a moment to let go of the processes just killed.
+			waitFor(n.t, "the removal of "+path, func() bool { return os.Remove(path) == nil })
 		}
 	}
 }
