@@ -15,6 +15,7 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/cri/checkpoint"
+	"github.com/sandflow-cri/sandflow/cri/seconds"
 	"github.com/sandflow-cri/sandflow/steps"
 	podcheck "github.com/sandflow-cri/sandflow/steps/pod"
 )
@@ -35,7 +36,7 @@ func (s *Server) CheckpointContainer(ctx context.Context, r *runtime.CheckpointC
 	}
 	timeout := checkpointTimeout
 	if r.GetTimeout() > 0 {
-		timeout = time.Duration(r.GetTimeout()) * time.Second
+		timeout = seconds.Duration(r.GetTimeout())
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

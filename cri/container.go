@@ -89,6 +89,13 @@ func (c container) state() runtime.ContainerState {
 	}
 }
 
+// atRest tells that no process of the container runs or can come to run: it has
+// ended, or it was created and is not being started. One that is on its way down
+// may still have its process.
+func (c container) atRest() bool {
+	return c.exit != nil || (c.Station != steps.Running && c.Phase == engine.Standing)
+}
+
 // running refuses what needs a running container.
 func (c container) running() error {
 	if c.state() != runtime.ContainerState_CONTAINER_RUNNING {

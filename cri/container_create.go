@@ -112,6 +112,9 @@ func (s *Server) checkContainer(p pod, c *runtime.ContainerConfig) error {
 	if err := plainName("config.metadata.name", c.GetMetadata().GetName()); err != nil {
 		return err
 	}
+	if err := boundedLabels(c.GetLabels(), c.GetAnnotations()); err != nil {
+		return err
+	}
 	if c.GetImage().GetImage() == "" {
 		return invalid("config.image is missing")
 	}

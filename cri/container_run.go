@@ -15,6 +15,7 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/sandflow-cri/sandflow/cri/seconds"
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/spec"
@@ -28,6 +29,8 @@ const (
 	// killWait is how long a container has to end after SIGKILL before its task
 	// is taken down by force, without the help of its shim if need be.
 	killWait = 10 * time.Second
+	// signalWait is how long a shim has to deliver a signal.
+	signalWait = 3 * time.Second
 )
 
 // StartContainer climbs from "created" to "running". A start that fails stands
@@ -77,10 +80,10 @@ func (s *Server) StopContainer(ctx context.Context, r *runtime.StopContainerRequ
 	if err != nil {
 		return nil, fmt.Errorf("stop container: %w", err)
 	}
-	if c.state() != runtime.ContainerState_CONTAINER_RUNNING {
+	if c.atRest() {
 		return &runtime.StopContainerResponse{}, nil
 	}
-	if grace := time.Duration(r.GetTimeout()) * time.Second; grace > 0 {
+	if grace := seconds.Duration(r.GetTimeout()); grace > 0 && c.running() == nil {
 		if err := s.signal(ctx, c, stopSignal(c.request.StopSignal)); err != nil {
 			klog.FromContext(ctx).Error(err, "Could not send the stop signal; killing", "container", c.ID)
 		} else if ended, err := s.waitExit(ctx, c.ID, grace); err != nil {
@@ -102,7 +105,11 @@ func stopSignal(name string) syscall.Signal {
 	return syscall.SIGTERM
 }
 
+// signal sends a signal. A shim that hangs is not waited for longer than signalWait:
+// then the container must go without its help.
 func (s *Server) signal(ctx context.Context, c container, sig syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(ctx, signalWait)
+	defer cancel()
 	tasks, err := s.services.Runtime.Tasks(s.monitor.podOf(c))
 	if err != nil {
 		return err
@@ -120,14 +127,11 @@ func (s *Server) kill(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if c.exit != nil || (c.Station != steps.Running && c.Phase == engine.Standing) {
+	if c.atRest() {
 		return nil
 	}
 	if c.Phase == engine.Standing {
-		sent, cancel := context.WithTimeout(ctx, killWait)
-		err = s.signal(sent, c, syscall.SIGKILL)
-		cancel()
-		if err == nil {
+		if err := s.signal(ctx, c, syscall.SIGKILL); err == nil {
 			if ended, err := s.waitExit(ctx, id, killWait); ended || err != nil {
 				return err
 			}

@@ -41,6 +41,28 @@ func TestStateOfContainer(t *testing.T) {
 	}
 }
 
+// A container on its way down may still have its process: StopContainer answered
+// success for one whose shim was frozen.
+func TestAtRest(t *testing.T) {
+	for _, c := range []struct {
+		station string
+		phase   engine.Phase
+		exit    *steps.Exit
+		want    bool
+	}{
+		{steps.Created, engine.Standing, nil, true},
+		{steps.Running, engine.Standing, &steps.Exit{}, true},
+		{steps.Running, engine.Standing, nil, false},
+		{steps.Created, engine.Descending, nil, false},
+		{steps.Created, engine.Stuck, nil, false},
+		{steps.Created, engine.Climbing, nil, false},
+	} {
+		if got := (container{View: &engine.View{Station: c.station, Phase: c.phase}, exit: c.exit}).atRest(); got != c.want {
+			t.Errorf("%s, %s, exit %v: at rest %v, want %v", c.station, c.phase, c.exit, got, c.want)
+		}
+	}
+}
+
 func TestReasonOfExit(t *testing.T) {
 	for _, c := range []struct {
 		exit runtime.Exit

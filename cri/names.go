@@ -80,8 +80,33 @@ func plainName(field, name string) error {
 	if name == "" {
 		return invalid("%s is empty", field)
 	}
+	if len(name) > maxName {
+		return invalid("%s has %d bytes, more than %d", field, len(name), maxName)
+	}
 	if strings.ContainsAny(name, "/\x00") || name == "." || name == ".." {
 		return invalid("%s %q has a path in it", field, name)
+	}
+	return nil
+}
+
+// Bounds of what a request may carry for every list to repeat. Kubernetes allows
+// 253 bytes of a name and 256 KiB of annotations; ours leave room and keep the
+// list of a full node within a gRPC message.
+const (
+	maxName   = 1 << 10
+	maxLabels = 512 << 10
+)
+
+// boundedLabels refuses labels and annotations that would make lists unanswerable.
+func boundedLabels(labels, annotations map[string]string) error {
+	size := 0
+	for _, m := range []map[string]string{labels, annotations} {
+		for k, v := range m {
+			size += len(k) + len(v)
+		}
+	}
+	if size > maxLabels {
+		return invalid("config.labels and config.annotations have %d bytes, more than %d", size, maxLabels)
 	}
 	return nil
 }

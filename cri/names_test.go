@@ -6,6 +6,7 @@ package cri
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -63,7 +64,7 @@ func TestUnclaimedIsGivenOnceToTheSameRequest(t *testing.T) {
 
 // Case 93: names and log paths with ".." or "/" are refused.
 func TestCase93NamesAndLogPathsStayInside(t *testing.T) {
-	for _, name := range []string{"", ".", "..", "a/b", "a\x00b"} {
+	for _, name := range []string{"", ".", "..", "a/b", "a\x00b", strings.Repeat("a", maxName+1)} {
 		if err := plainName("name", name); !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("plainName(%q) = %v; want it refused", name, err)
 		}
@@ -75,6 +76,19 @@ func TestCase93NamesAndLogPathsStayInside(t *testing.T) {
 		if got, err := logPath("/var/log/pods/p", path); !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("logPath(%q) = %q, %v; want it refused", path, got, err)
 		}
+	}
+}
+
+// What every list repeats is bounded: three pods with 6 MiB of annotations each
+// made every ListPodSandbox fail.
+func TestLabelsAreBounded(t *testing.T) {
+	half := strings.Repeat("x", maxLabels/2)
+	if err := boundedLabels(map[string]string{"a": half[2:]}, map[string]string{"b": half}); err != nil {
+		t.Errorf("as much as may be is refused: %v", err)
+	}
+	err := boundedLabels(map[string]string{"a": half}, map[string]string{"b": half})
+	if !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("too much: %v", err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
 	podcheck "github.com/sandflow-cri/sandflow/steps/pod"
+	"github.com/sandflow-cri/sandflow/steps/spec"
 )
 
 var errInvalid = errdefs.ErrInvalidArgument
@@ -60,7 +61,13 @@ func (s *Server) checkPod(r *runtime.RunPodSandboxRequest) error {
 	if _, ok := s.config.RuntimeFor(r.GetRuntimeHandler()); !ok {
 		return invalid("no runtime handler %q is configured (known: %s)", r.GetRuntimeHandler(), s.handlerNames())
 	}
+	if err := boundedLabels(c.GetLabels(), c.GetAnnotations()); err != nil {
+		return err
+	}
 	if err := absolute("config.log_directory", c.GetLogDirectory()); err != nil {
+		return err
+	}
+	if _, _, err := spec.CgroupPaths(s.config, c, "container"); err != nil {
 		return err
 	}
 	return podcheck.Validate(c)

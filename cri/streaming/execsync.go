@@ -14,6 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/sandflow-cri/sandflow/cri/seconds"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
 )
 
@@ -57,7 +58,7 @@ func (s *Server) execSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.E
 	if err != nil {
 		return nil, err
 	}
-	timeout := time.Duration(req.GetTimeout()) * time.Second
+	timeout := seconds.Duration(req.GetTimeout())
 	runCtx, cancel := within(ctx, timeout)
 	defer cancel()
 	var stdout, stderr output

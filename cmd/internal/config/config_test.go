@@ -107,6 +107,8 @@ func TestRefusals(t *testing.T) {
 		{"bad level", "c.toml", "[log]\nlevel = \"loud\"", "c.toml:2: log.level: \"loud\" is not possible"},
 		{"queue without limit", "c.toml", "[workflows.image.pull]\nconcurrent = 0\nqueue = 3", "c.toml:3: workflows.image.pull.queue: has no effect"},
 		{"handler type", "c.toml", "[runtime.handlers.vm]\ntype = \"kata\"", "c.toml:2: runtime.handlers.vm.type: \"kata\" is neither"},
+		{"root below state", "c.toml", "root = \"/run/sandflow/x\"", "c.toml: state: must not be the same directory as root"},
+		{"state below root", "c.toml", "state = \"/var/lib/sandflow/x\"", "c.toml:1: state: must not be the same directory as root"},
 		{"sandbox container of our own", "c.toml", "[runtime.handlers.vm]\nsandbox = \"container\"", "c.toml:2: runtime.handlers.vm.sandbox: a pod of type \"sandflow\" has no sandbox container"},
 		{"plugins attached", "c.toml", "[containerd]\naddress = \"/run/c.sock\"\n[containerd.plugins.x]\na = 1", "c.toml:3: containerd.plugins: has no effect"},
 		{"JSON unknown key", "c.json", "{\n\"cri\": {\n\"soket\": \"/x\"}}", "c.json:3: cri.soket: unknown key"},

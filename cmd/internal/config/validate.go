@@ -78,8 +78,8 @@ func (k *checker) paths() {
 	c := k.c
 	k.absolute("root", c.Root)
 	k.absolute("state", c.State)
-	if c.Root == c.State && c.Root != "" {
-		k.fault("state", "must not be the same directory as root: a reboot may empty it")
+	if c.Root != "" && (within(c.Root, c.State) || within(c.State, c.Root)) {
+		k.fault("state", "must not be the same directory as root, nor above or below it: a reboot may empty it")
 	}
 	k.absolute("cni.conf_dir", c.CNI.ConfDir)
 	if len(c.CNI.BinDirs) == 0 {
@@ -302,4 +302,10 @@ func (k *checker) cleanup() {
 	if c.UndoTimeout <= 0 {
 		k.fault("cleanup.undo_timeout", "must be above zero")
 	}
+}
+
+// within tells whether path is dir or below it.
+func within(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
