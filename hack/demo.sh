@@ -23,7 +23,7 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
 # show prints a command as one would type it, then runs it.
 show() {
-	printf '$ %s\n' "$*"
+	printf '$%s\n' "$(printf ' %q' "$@")"
 	"$@"
 }
 
@@ -140,6 +140,7 @@ cat >"$lab/pod.json" <<JSON
 JSON
 cat >"$lab/container.json" <<'JSON'
 {"metadata": {"name": "httpd"}, "image": {"image": "sandflow.example/demo:1"}, "log_path": "httpd.log",
+ "labels": {"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "demo"},
  "command": ["sh", "-c", "echo serving on port 80 as $(hostname); exec httpd -f -p 80 -h /www"], "linux": {}}
 JSON
 pod=$(show crictl runp "$lab/pod.json" | shown | tail -n 1)

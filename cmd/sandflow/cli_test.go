@@ -82,6 +82,9 @@ func (daemon) Timeline(_ context.Context, r *admin.TimelineRequest) (*admin.Time
 				{Action: "files", Step: 0, Span: span(0.1, 2, "ok", "")},
 				{Action: "namespaces", Step: 0, Span: span(0.1, 0.001, "ok", "")},
 				{Action: "network", Step: 1, Span: span(2.2, 20, "failed", "plugin bridge:\n no")},
+			},
+		}, {
+			Flow: "create", Span: span(22.2, 17.8, "ok", ""), Actions: []*admin.ActionRun{
 				{Action: "network", Step: 0, Down: true, Rollback: true, Span: span(22.2, 16, "ok", "")},
 				{Action: "files", Step: 1, Down: true, Rollback: true, Span: span(38.3, 1.7, "ok", "")},
 				{Action: "namespaces", Step: 1, Down: true, Rollback: true, Span: span(38.3, 1, "ok", "")},

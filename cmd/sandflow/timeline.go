@@ -93,7 +93,7 @@ const barWidth = 40
 
 func writeFlow(out io.Writer, f *admin.FlowRun) {
 	span := f.GetSpan()
-	fmt.Fprintf(out, "  %s  %s  %s  %s\n", f.GetFlow(), span.GetStart().AsTime().UTC().Format("2006-01-02 15:04:05.000"),
+	fmt.Fprintf(out, "  %s  %s  %s  %s\n", title(f), span.GetStart().AsTime().UTC().Format("2006-01-02 15:04:05.000"),
 		millis(span.GetDuration().AsDuration()), span.GetOutcome())
 	if e := span.GetError(); e != "" {
 		fmt.Fprintf(out, "    error: %s\n", oneLine(e))
@@ -111,6 +111,14 @@ func writeFlow(out io.Writer, f *admin.FlowRun) {
 			actionBar(a, at, whole), label(a))
 	}
 	_ = w.Flush()
+}
+
+// title names a flow; going back down after a failure is no second try of it.
+func title(f *admin.FlowRun) string {
+	if a := f.GetActions(); len(a) > 0 && a[0].GetRollback() {
+		return "rollback of " + f.GetFlow()
+	}
+	return f.GetFlow()
 }
 
 // extent is when the flow began and how long the bars must reach: a flow that
