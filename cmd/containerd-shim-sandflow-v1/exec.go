@@ -47,6 +47,9 @@ func (p *pod) exec(ctx context.Context, wire *stdio.Conn, req stdio.Request, in 
 		return 0, fmt.Errorf("exec in container %s: no process given: %w", req.ID, errdefs.ErrInvalidArgument)
 	}
 	e := &execution{pod: p, id: req.ID, exec: req.ExecID, terminal: req.Process.Terminal}
+	if e.terminal {
+		defer p.consoles.collect()
+	}
 	if err := e.start(ctx, req); err != nil {
 		return 0, err
 	}

@@ -36,6 +36,8 @@ type pod struct {
 	sd    shutdown.Service
 	init  *initProcess
 
+	consoles consoles
+
 	mu         sync.Mutex
 	containers map[string]*container
 	closing    bool
