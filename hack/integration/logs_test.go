@@ -123,8 +123,10 @@ func TestRotation(t *testing.T) {
 		must(t, os.Rename(path, part))
 		parts = append(parts, part)
 		_, err := n.client.ReopenContainerLog(t.Context(), &cri.ReopenContainerLogRequest{ContainerId: ctr})
-		if err != nil && n.status(ctr).GetState() == cri.ContainerState_CONTAINER_RUNNING {
-			t.Fatal(err)
+		if err != nil { // only because it has ended, which its status tells in a moment
+			t.Log(err)
+			n.exited(ctr)
+			break
 		}
 		time.Sleep(30 * time.Millisecond)
 	}
