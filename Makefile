@@ -64,7 +64,7 @@ unit: ## Run the unit tests with the race detector, each package in a laboratory
 		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e /hack/conformance)
 
 .PHONY: integration
-integration: ## Run the integration tests in a laboratory (root)
+integration: build faults images ## Run the integration tests in a laboratory (root)
 	go test -count=1 -timeout 15m $(INLAB) ./hack/integration
 
 .PHONY: crash
@@ -73,11 +73,11 @@ crash: tools build faults images ## Kill and break everything everywhere, and wr
 		go test -count=1 -timeout 90m $(INLAB) ./hack/crash
 
 .PHONY: crash-short
-crash-short: ## Kill and break something everywhere (root)
+crash-short: build faults images ## Kill and break something everywhere (root)
 	go test -count=1 -timeout 15m $(INLAB) ./hack/crash
 
 .PHONY: conformance
-conformance: ## Run all specs of critest and print a table (root)
+conformance: build images ## Run all specs of critest and print a table (root)
 	@mkdir -p build/reports
 	@rm -f build/reports/conformance.txt
 	@status=0; go test -count=1 -timeout 20m $(INLAB) ./hack/conformance || status=$$?; \
