@@ -156,12 +156,7 @@ func (m *monitor) container(id string) {
 // ended journals the exit, unless one is known, then deletes the task. The
 // client that waits for the exit has its answer before the deletion.
 func (m *monitor) ended(ctx context.Context, id string, exit steps.Exit) {
-	err := m.engine.Update(ctx, steps.Container, id, func(v *engine.View) ([]engine.Value, error) {
-		if exited(v) {
-			return nil, nil
-		}
-		return []engine.Value{steps.ContainerExit.With(exit)}, nil
-	})
+	err := m.recordExit(ctx, id, exit)
 	if errors.Is(err, engine.ErrNotFound) {
 		return
 	}
@@ -180,6 +175,16 @@ func (m *monitor) ended(ctx context.Context, id string, exit steps.Exit) {
 func exited(v *engine.View) bool {
 	_, ok, err := steps.ContainerExit.Get(v)
 	return ok || err != nil
+}
+
+// recordExit journals how a container ended, unless that is known.
+func (m *monitor) recordExit(ctx context.Context, id string, exit steps.Exit) error {
+	return m.engine.Update(ctx, steps.Container, id, func(v *engine.View) ([]engine.Value, error) {
+		if exited(v) {
+			return nil, nil
+		}
+		return []engine.Value{steps.ContainerExit.With(exit)}, nil
+	})
 }
 
 // await blocks until the container has ended. When the shim has gone the
@@ -245,13 +250,7 @@ func (m *monitor) forceStop(ctx context.Context, id string) error {
 	if task.PID == 0 {
 		return nil // it never ran
 	}
-	killed := killedExit(task)
-	err := m.engine.Update(ctx, steps.Container, id, func(v *engine.View) ([]engine.Value, error) {
-		if exited(v) {
-			return nil, nil
-		}
-		return []engine.Value{steps.ContainerExit.With(killed)}, nil
-	})
+	err := m.recordExit(ctx, id, killedExit(task))
 	if errors.Is(err, engine.ErrNotFound) {
 		return nil
 	}
