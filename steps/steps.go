@@ -9,8 +9,10 @@ package steps
 
 import (
 	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
 
 	"github.com/sandflow-cri/sandflow/cni"
+	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/snapshot"
 	"github.com/sandflow-cri/sandflow/steps/nri"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
@@ -62,4 +64,21 @@ func ServicesOf(ic *plugin.InitContext) (*Services, error) {
 		return nil, err
 	}
 	return s.(*Services), nil
+}
+
+// Register makes an action known under the name that the configuration's steps
+// use. An action's package calls it in its init.
+func Register(name string, action func(*Services) engine.Action) {
+	registry.Register(&plugin.Registration{
+		Type:     ActionPlugin,
+		ID:       name,
+		Requires: []plugin.Type{ServicesPlugin},
+		InitFn: func(ic *plugin.InitContext) (any, error) {
+			s, err := ServicesOf(ic)
+			if err != nil {
+				return nil, err
+			}
+			return action(s), nil
+		},
+	})
 }

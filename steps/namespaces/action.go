@@ -12,8 +12,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"golang.org/x/sys/unix"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -23,18 +21,7 @@ import (
 )
 
 func init() {
-	registry.Register(&plugin.Registration{
-		Type:     steps.ActionPlugin,
-		ID:       "namespaces",
-		Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return New(s.Config), nil
-		},
-	})
+	steps.Register("namespaces", func(s *steps.Services) engine.Action { return New(s.Config) })
 }
 
 // kinds are the namespaces that are pinned, as the kernel calls them.

@@ -11,9 +11,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
-
 	"github.com/sandflow-cri/sandflow/cni"
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
@@ -21,18 +18,7 @@ import (
 )
 
 func init() {
-	registry.Register(&plugin.Registration{
-		Type:     steps.ActionPlugin,
-		ID:       "network",
-		Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return New(s.Config, s.CNI), nil
-		},
-	})
+	steps.Register("network", func(s *steps.Services) engine.Action { return New(s.Config, s.CNI) })
 }
 
 // Networks is what the action needs of *cni.Network.

@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -29,18 +27,7 @@ import (
 const dirName = "rootfs"
 
 func init() {
-	registry.Register(&plugin.Registration{
-		Type:     steps.ActionPlugin,
-		ID:       "rootfs",
-		Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return New(s.Config, s.Store), nil
-		},
-	})
+	steps.Register("rootfs", func(s *steps.Services) engine.Action { return New(s.Config, s.Store) })
 }
 
 // Action is the action "rootfs". Snapshot and lease are called as the container,

@@ -15,8 +15,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandflow-cri/sandflow/engine"
@@ -33,18 +31,7 @@ const (
 )
 
 func init() {
-	registry.Register(&plugin.Registration{
-		Type:     steps.ActionPlugin,
-		ID:       "sandbox-container",
-		Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return New(s.Config, s.Store, s.Runtime), nil
-		},
-	})
+	steps.Register("sandbox-container", func(s *steps.Services) engine.Action { return New(s.Config, s.Store, s.Runtime) })
 }
 
 // Store is the part of the image store that the action uses.

@@ -13,8 +13,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"golang.org/x/sys/unix"
 	criruntime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -26,18 +24,7 @@ import (
 )
 
 func init() {
-	registry.Register(&plugin.Registration{
-		Type:     steps.ActionPlugin,
-		ID:       "shim",
-		Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return New(s.Config, s.Runtime), nil
-		},
-	})
+	steps.Register("shim", func(s *steps.Services) engine.Action { return New(s.Config, s.Runtime) })
 }
 
 // Action is the action "shim". Its resources are the process, what lies in

@@ -18,8 +18,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandflow-cri/sandflow/engine"
@@ -38,18 +36,7 @@ const (
 )
 
 func init() {
-	registry.Register(&plugin.Registration{
-		Type:     steps.ActionPlugin,
-		ID:       Name,
-		Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return New(s.Config), nil
-		},
-	})
+	steps.Register(Name, func(s *steps.Services) engine.Action { return New(s.Config) })
 }
 
 // Action writes the bundle of a container.

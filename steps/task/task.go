@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"k8s.io/klog/v2"
 
 	"github.com/sandflow-cri/sandflow/engine"
@@ -24,18 +22,7 @@ import (
 )
 
 func init() {
-	registry.Register(&plugin.Registration{
-		Type:     steps.ActionPlugin,
-		ID:       "task",
-		Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return New(s.Config, s.Runtime), nil
-		},
-	})
+	steps.Register("task", func(s *steps.Services) engine.Action { return New(s.Config, s.Runtime) })
 }
 
 // Action is the action "task". Its resources are the container as the OCI

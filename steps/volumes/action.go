@@ -19,8 +19,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -32,18 +30,7 @@ import (
 )
 
 func init() {
-	registry.Register(&plugin.Registration{
-		Type:     steps.ActionPlugin,
-		ID:       "volumes",
-		Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return New(s.Config, s.Store), nil
-		},
-	})
+	steps.Register("volumes", func(s *steps.Services) engine.Action { return New(s.Config, s.Store) })
 }
 
 // Action is the action "volumes". Copies are <VolumeDir>/<hash of the path>, image

@@ -15,9 +15,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
-
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/nri"
@@ -25,22 +22,9 @@ import (
 )
 
 func init() {
-	register("nri-pod", func(s *steps.Services) engine.Action { return NewPod(s.NRI) })
-	register("nri-container", func(s *steps.Services) engine.Action { return NewContainer(s.NRI, s.Config) })
-	register("nri-start", func(s *steps.Services) engine.Action { return NewStart(s.NRI) })
-}
-
-func register(name string, action func(*steps.Services) engine.Action) {
-	registry.Register(&plugin.Registration{
-		Type: steps.ActionPlugin, ID: name, Requires: []plugin.Type{steps.ServicesPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			s, err := steps.ServicesOf(ic)
-			if err != nil {
-				return nil, err
-			}
-			return action(s), nil
-		},
-	})
+	steps.Register("nri-pod", func(s *steps.Services) engine.Action { return NewPod(s.NRI) })
+	steps.Register("nri-container", func(s *steps.Services) engine.Action { return NewContainer(s.NRI, s.Config) })
+	steps.Register("nri-start", func(s *steps.Services) engine.Action { return NewStart(s.NRI) })
 }
 
 var (
