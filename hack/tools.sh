@@ -5,11 +5,14 @@
 # Installs what building, testing and the demo need, at the versions of
 # hack/versions.env, into build/bin and build/cni. Doing it again costs nothing.
 #
-#   hack/tools.sh [run] [test] [lint] [generate]      (no argument: run test lint)
+#   hack/tools.sh [GROUP...]      (no argument: run test lint)
 #
 #   run       Debian packages, runc, CNI plugins, crictl, ctr
 #   test      critest, ginkgo, an upstream containerd with its shim
 #   lint      golangci-lint, shellcheck
+#   node      kubelet, and the image program agnhost
+#   cluster   etcd, Kubernetes' control plane, kube-proxy, kubectl
+#   e2e       Kubernetes' node tests and end-to-end tests
 #   generate  protoc and its Go plugins
 set -euo pipefail
 
@@ -17,6 +20,8 @@ cd "$(dirname "$0")/.."
 root=$PWD
 # shellcheck source=hack/versions.env
 . hack/versions.env
+# shellcheck source=hack/kubernetes.sh
+. hack/kubernetes.sh
 
 bin=$root/build/bin
 cni=$root/build/cni
@@ -57,12 +62,15 @@ once() {
 	touch "$stamp"
 }
 
+# modgo ARGUMENT... runs go for static programs in modules that may still be completed.
+modgo() { GOFLAGS=-mod=mod CGO_ENABLED=0 GOWORK=off go "$@"; }
+
 # goinstall DIR PACKAGE@VERSION... builds static programs into DIR. Without -trimpath, so
 # that packages which our own programs use too are compiled only once.
 goinstall() {
 	local dir=$1
 	shift
-	GOBIN=$dir GOFLAGS=-mod=mod CGO_ENABLED=0 GOWORK=off go install -ldflags '-s -w' "$@"
+	GOBIN=$dir modgo install -ldflags '-s -w' "$@"
 }
 
 runc() {
@@ -89,10 +97,9 @@ critest() {
 	mkdir -p "$dir"
 	(
 		cd "$dir"
-		export GOFLAGS=-mod=mod CGO_ENABLED=0 GOWORK=off
-		go mod init critest.test 2>/dev/null
-		go mod edit -require="sigs.k8s.io/cri-tools@$CRI_TOOLS_VERSION"
-		go test -c -ldflags '-s -w' -o "$bin/critest" sigs.k8s.io/cri-tools/cmd/critest
+		modgo mod init critest.test 2>/dev/null
+		modgo mod edit -require="sigs.k8s.io/cri-tools@$CRI_TOOLS_VERSION"
+		modgo test -c -ldflags '-s -w' -o "$bin/critest" sigs.k8s.io/cri-tools/cmd/critest
 	)
 }
 
@@ -127,6 +134,24 @@ lint_tools() {
 	once golangci-lint "$GOLANGCI_LINT_VERSION" golangci
 }
 
+node_tools() {
+	once kubelet "$KUBERNETES_VERSION" kubernetes build cmd/kubelet
+	once agnhost "$KUBERNETES_VERSION" kubernetes build test/images/agnhost
+}
+
+cluster_tools() {
+	local program
+	once etcd "$ETCD_VERSION" etcd
+	for program in kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl; do
+		once "$program" "$KUBERNETES_VERSION" kubernetes build "cmd/$program"
+	done
+}
+
+e2e_tools() {
+	once e2e_node.test "$KUBERNETES_VERSION" kubernetes test test/e2e_node
+	once e2e.test "$KUBERNETES_VERSION" kubernetes test test/e2e
+}
+
 generate_tools() {
 	debian protobuf-compiler
 	once protoc-gen-go "$PROTOC_GEN_GO_VERSION" \
@@ -141,7 +166,7 @@ command -v go >/dev/null || die "Go is missing: install the version that go.mod 
 [ $# -gt 0 ] || set -- run test lint
 for group in "$@"; do
 	case $group in
-	run | test | lint | generate) "${group}_tools" ;;
-	*) die "unknown group $group: know run, test, lint, generate" ;;
+	run | test | lint | node | cluster | e2e | generate) "${group}_tools" ;;
+	*) die "unknown group $group: know run, test, lint, node, cluster, e2e, generate" ;;
 	esac
 done
