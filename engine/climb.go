@@ -206,6 +206,7 @@ func (e *Engine) climb(ctx context.Context, f *flow, s *subject, o ClimbOptions)
 	if err == nil {
 		return nil
 	}
+	s.forgetAhead(m)
 	var failed *ActionError
 	if !errors.As(err, &failed) {
 		err = fmt.Errorf("%s of %s %s: %w", f.name, s.w.name, s.id, err)
@@ -227,25 +228,29 @@ func (e *Engine) climb(ctx context.Context, f *flow, s *subject, o ClimbOptions)
 	return err
 }
 
-// doSteps goes up. The record is written before a step is entered, and after arrival.
+// doSteps goes up. The record is written twice: before the first step is entered,
+// with all steps that may be entered, and after arrival.
 func (e *Engine) doSteps(ctx context.Context, m *move, f *flow, o ClimbOptions) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err := e.commit(m.s, func(r *record) error {
+		r.unset(f.fills)
+		r.fill(o.Values)
+		r.Phase, r.Goal = Climbing, f.base
+		r.Error, r.Cause = "", ""
+		m.ahead = len(f.steps)
+		r.Rungs = append(slices.Clip(r.Rungs), f.rungs()...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	for i, step := range f.steps {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err := e.commit(m.s, func(r *record) error {
-			if i == 0 {
-				r.unset(f.fills)
-				r.fill(o.Values)
-			}
-			r.Phase, r.Goal = Climbing, f.base
-			r.Error, r.Cause = "", ""
-			r.Rungs = append(slices.Clip(r.Rungs), rung{Base: f.base, Actions: names(step)})
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+		m.ahead--
 		if err := e.doStep(ctx, m, i, step); err != nil {
 			return err
 		}
@@ -254,6 +259,14 @@ func (e *Engine) doSteps(ctx context.Context, m *move, f *flow, o ClimbOptions) 
 		r.Phase, r.Station, r.Goal = Standing, f.to, f.to
 		return nil
 	})
+}
+
+// forgetAhead takes the steps that a failed climb has not entered off the record, so that
+// its rollback has no more to undo than that. The journal learns of it with the next write.
+func (s *subject) forgetAhead(m *move) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rec.Rungs = slices.Clone(s.rec.Rungs[:len(s.rec.Rungs)-m.ahead])
 }
 
 // abandon leaves a failed climb as it is, for the operator to look at.

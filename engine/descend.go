@@ -168,32 +168,20 @@ func (e *Engine) fly(ctx context.Context, m *move, fl *flight, values []Value) {
 	close(fl.done)
 }
 
-// undoSteps goes down. The record is written before a step is entered and
-// after arrival. What must be in the journal before anything is undone is that
-// the subject is on its way to goal; any other write that is lost only makes an
-// undo run twice.
+// undoSteps goes down. The record is written before the first step is entered and after
+// arrival. What must be in the journal before anything is undone is that the subject is
+// on its way to goal; that a step in between was undone is seen by readers, and if a crash
+// loses it the undo runs twice.
 func (e *Engine) undoSteps(ctx context.Context, m *move, goal string, values []Value) error {
 	for i := 0; ; i++ {
 		actions, base := m.s.next(m.way, goal)
 		if len(actions) == 0 {
 			break
 		}
-		before := m.s.snapshot()
-		journaled := i > 0 || before.Phase != Standing && before.Goal == goal
-		err := e.commit(m.s, func(r *record) error {
-			r.descend(m.s.w, base, goal)
-			if i == 0 {
-				r.fill(values)
-			}
-			return nil
-		})
-		switch {
-		case err == nil || journaled:
-		case m.rollback:
-			return e.stick(m, goal, err)
-		default:
-			m.s.revert(before)
-			return fmt.Errorf("%s of %s %s: %w", m.flow, m.s.w.name, m.s.id, err)
+		if i > 0 {
+			m.s.lower(base, goal)
+		} else if err := e.setOff(m, base, goal, values); err != nil {
+			return err
 		}
 		undone, err := e.undoStep(ctx, m, i, actions)
 		m.s.mu.Lock()
@@ -207,6 +195,34 @@ func (e *Engine) undoSteps(ctx context.Context, m *move, goal string, values []V
 		return e.stick(m, goal, err)
 	}
 	return nil
+}
+
+// setOff journals that the subject is on its way down. If it cannot, a subject that stood
+// stands as before; a rollback is stuck; one that was on this way before goes on.
+func (e *Engine) setOff(m *move, base, goal string, values []Value) error {
+	before := m.s.snapshot()
+	err := e.commit(m.s, func(r *record) error {
+		r.descend(m.s.w, base, goal)
+		r.fill(values)
+		return nil
+	})
+	switch {
+	case err == nil || before.Phase != Standing && before.Goal == goal:
+		return nil
+	case m.rollback:
+		return e.stick(m, goal, err)
+	}
+	m.s.revert(before)
+	return fmt.Errorf("%s of %s %s: %w", m.flow, m.s.w.name, m.s.id, err)
+}
+
+// lower shows readers how far down the subject is.
+func (s *subject) lower(base, goal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rec.descend(s.w, base, goal)
+	s.rec.Changed = time.Now().UTC()
+	s.publish()
 }
 
 // descend marks the record as on the way to goal, about to undo a step that

@@ -28,12 +28,12 @@
 //
 // # What holds
 //
-//   - The record is in the journal, synced, before a step is entered, and after
-//     arrival; the same going down. A record that is CLIMBING or DESCENDING at
-//     boot descends to its goal: where its flow began, or where it was going. So
-//     SIGKILL at any moment leaves nothing that Boot does not finish or undo.
-//     A record may be written and its step not be entered: undoing nothing is
-//     success.
+//   - The record is in the journal, synced, before the first step of a flow is
+//     entered, with all steps that may be, and after arrival; going down the same.
+//     A record that is CLIMBING or DESCENDING at boot descends to its goal: where
+//     its flow began, or where it was going. So SIGKILL at any moment leaves
+//     nothing that Boot does not finish or undo. A step may be in the record and
+//     not be entered, or be undone already: undoing nothing is success.
 //   - What is entered is undone, whether its Do succeeded or not.
 //   - A failed Climb returns after its rollback. Undos run on a context without
 //     the caller's end, each bounded by Options.UndoTimeout.

@@ -220,3 +220,15 @@ func TestManySubjectsShareATransaction(t *testing.T) {
 		t.Errorf("120 changes took %d transactions, the largest had %d", c.writes, c.most)
 	}
 }
+
+// A flow costs two writes, whatever the number of its steps.
+func TestTwoWritesForEachFlow(t *testing.T) {
+	b := newBench(t)
+	for _, move := range []string{"pod create 1", "pod destroy 1", "pod create 2", "pod cleanup 2", "ctr create 1", "ctr start 1"} {
+		before := b.j.writes
+		b.must(move)
+		if n := b.j.writes - before; n != 2 {
+			t.Errorf("%s: %d writes", move, n)
+		}
+	}
+}

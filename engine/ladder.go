@@ -114,11 +114,18 @@ func (w *workflow) lowerOf(sofar []string, base, other string) string {
 func (w *workflow) whole() []rung {
 	var rungs []rung
 	for _, f := range w.up {
-		for _, step := range f.steps {
-			rungs = append(rungs, rung{Base: f.base, Actions: names(step)})
-		}
+		rungs = append(rungs, f.rungs()...)
 	}
 	return rungs
+}
+
+// rungs is the record of an up flow whose steps all may have been entered.
+func (f *flow) rungs() []rung {
+	list := make([]rung, len(f.steps))
+	for i, step := range f.steps {
+		list[i] = rung{Base: f.base, Actions: names(step)}
+	}
+	return list
 }
 
 func names(step []bound) []string {

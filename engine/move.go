@@ -18,6 +18,7 @@ type move struct {
 	rollback bool
 	way      *flow  // down: whose order is followed
 	cause    string // down: what the record is to say at its end
+	ahead    int    // up: steps that the record has and that are not entered yet
 }
 
 func (m *move) span() Span {
