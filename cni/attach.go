@@ -30,7 +30,11 @@ func (n *Network) Prepare(ctx context.Context, a Attachment) (json.RawMessage, e
 	}
 	s := saved{ID: a.ID, Pod: a.pod(), NetNS: a.NetNS, Args: args, Capabilities: a.capabilities()}
 	for i, w := range l.nets {
-		s.Networks = append(s.Networks, savedNetwork{IfName: fmt.Sprintf("eth%d", i), Config: w.list.Bytes})
+		config := w.list.Bytes
+		if len(a.PortMappings) == 0 {
+			config = w.portless
+		}
+		s.Networks = append(s.Networks, savedNetwork{IfName: fmt.Sprintf("eth%d", i), Config: config})
 	}
 	return json.Marshal(s)
 }

@@ -31,6 +31,8 @@ type loaded struct {
 type network struct {
 	list *libcni.NetworkConfigList
 	file string // base name
+	// portless is the frozen list for pods without host ports.
+	portless []byte
 }
 
 func (w network) plugins() []string {
@@ -90,6 +92,9 @@ func (l *loaded) consider(c Config, file string, byName map[string]string) (netw
 	}
 	if c.MaxConf > 0 && len(l.nets) >= c.MaxConf {
 		return network{}, fmt.Errorf("not needed: enough networks are configured by earlier files, at most %d used", c.MaxConf)
+	}
+	if w.portless, err = portless(list); err != nil {
+		return network{}, err
 	}
 	return w, nil
 }
