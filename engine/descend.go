@@ -277,10 +277,11 @@ func (e *Engine) stick(m *move, goal string, cause error) error {
 			r.Cause = m.cause
 		}
 		r.Phase, r.Goal, r.Error = Stuck, goal, cause.Error()
-		r.Retry = time.Now().UTC().Add(e.backoff(r.Attempts))
+		now := time.Now() // with its monotonic reading: neither must follow a clock that is set
+		r.Retry = now.Add(e.backoff(r.Attempts))
 		r.Attempts++
 		if r.Since.IsZero() {
-			r.Since = time.Now().UTC()
+			r.Since = now
 		}
 		return nil
 	})

@@ -130,11 +130,13 @@ func (e *Engine) restore(key string, data []byte) error {
 		s.damage = err.Error()
 		s.rec.Rungs = w.whole()
 	} else if rec.Phase == Stuck {
-		s.rec.Retry = time.Now().UTC() // what it was stuck on may be gone
+		now := time.Now()
+		s.rec.Retry = now // what it was stuck on may be gone
+		s.rec.Since = now.Add(-max(0, now.Sub(s.rec.stuckSince())))
 	}
 	s.publish()
 	w.subjects[rec.ID] = s
-	if rec.Name != "" {
+	if rec.Name != "" && s.damage == "" { // who asks for that name can know nothing of this one
 		w.names[rec.Name] = s
 	}
 	return nil

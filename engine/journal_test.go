@@ -21,7 +21,7 @@ func TestDamagedRecords(t *testing.T) {
 	w, j := newWorld(), newMemory()
 	e := boot(t, w, j)
 	b := &bench{Engine: e, t: t, w: w}
-	for _, id := range []string{"torn", "newer", "stranger", "phase", "whole"} {
+	for _, id := range []string{"torn", "tail", "newer", "stranger", "phase", "whole"} {
 		b.must("pod create " + id)
 	}
 	closeEngine(t, e)
@@ -33,6 +33,8 @@ func TestDamagedRecords(t *testing.T) {
 		}
 	}
 	j.data["pod/torn"] = j.data["pod/torn"][:20]
+	tail := bytes.Index(j.data["pod/tail"], []byte(`"rungs"`))
+	j.data["pod/tail"] = append(j.data["pod/tail"][:tail], make([]byte, 9)...)
 	edit("newer", `"v":1`, `"v":2`)
 	edit("newer", `"rungs":[`, `"rungs":[7,`)
 	edit("stranger", `"id":"stranger"`, `"id":"other"`)
@@ -44,7 +46,7 @@ func TestDamagedRecords(t *testing.T) {
 	b = &bench{Engine: e, t: t, w: w, j: j}
 	equal(t, "nothing was touched", w.story(), "")
 	for id, why := range map[string]string{
-		"torn": "unexpected end of JSON", "newer": "record version 2, known is 1: written by a newer sandflow",
+		"torn": "unexpected end of JSON", "tail": "invalid character", "newer": "record version 2, known is 1: written by a newer sandflow",
 		"stranger": `the record is of "pod" "other"`, "phase": `unknown phase "flying"`,
 	} {
 		v, ok := b.Get("pod", id)
@@ -55,8 +57,16 @@ func TestDamagedRecords(t *testing.T) {
 			t.Errorf("%s was amended", id)
 		}
 		isError(t, b.do(t.Context(), "pod create "+id), engine.ErrExists)
+		if name := "name-" + id; id != "torn" && v.Name != name {
+			t.Errorf("%s has the name %q", id, v.Name)
+		} else if err := b.Climb(t.Context(), "pod", "create", "new-"+id, given(name)); err != nil {
+			t.Errorf("the name of one that cannot be read is kept from others: %v", err)
+		}
 		b.must("pod destroy " + id)
 		b.must("pod cleanup " + id)
+	}
+	for _, id := range []string{"new-torn", "new-tail", "new-newer", "new-stranger", "new-phase"} {
+		b.must("pod destroy " + id)
 	}
 	equal(t, "what is left", strings.Join(w.left(), " "), "files whole net whole ns whole shim whole")
 	if v, ok := b.Get("moon", "1"); !ok || v.Phase != engine.Climbing || j.data["moon/1"] == nil {

@@ -4,6 +4,8 @@
 package engine
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,7 +67,9 @@ func splitKey(key string) (workflow, id string) {
 
 func (r *record) encode() ([]byte, error) {
 	r.Version = recordVersion
-	data, err := json.Marshal(r)
+	kept := *r
+	kept.Retry, kept.Since = r.Retry.UTC(), r.Since.UTC()
+	data, err := json.Marshal(kept)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of %s %s: %w", r.Workflow, r.ID, err)
 	}
@@ -73,7 +77,7 @@ func (r *record) encode() ([]byte, error) {
 }
 
 // decode reads the record under key. With an error the record still has the
-// key's workflow and id, and the name if that could be read.
+// key's workflow and id, and the name if that can be read.
 func decode(key string, data []byte) (record, error) {
 	var r record
 	err := json.Unmarshal(data, &r)
@@ -97,9 +101,31 @@ func decode(key string, data []byte) (record, error) {
 	}
 	if err != nil {
 		err = fmt.Errorf("read the record %q: %w", key, err)
-		r = record{Workflow: workflow, ID: id, Name: r.Name, Phase: Standing}
+		r = record{Workflow: workflow, ID: id, Name: cmp.Or(r.Name, nameIn(data)), Phase: Standing}
 	}
 	return r, err
+}
+
+// nameIn finds the name in a record that is whole at least up to there.
+func nameIn(data []byte) string {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if _, err := d.Token(); err != nil { // the brace
+		return ""
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return ""
+		}
+		var value any
+		if d.Decode(&value) != nil {
+			return ""
+		}
+		if name, ok := value.(string); ok && key == "name" {
+			return name
+		}
+	}
+	return ""
 }
 
 // fill sets values without touching the map that Views share.
@@ -153,8 +179,16 @@ func (r *record) view() *View {
 	if r.Error != "" {
 		v.Error = r.Error
 	}
-	if r.Phase == Stuck && v.Since.IsZero() { // of an older version
-		v.Since = r.Changed
+	if r.Phase == Stuck {
+		v.Since = r.stuckSince()
 	}
 	return v
+}
+
+// stuckSince is when the descent got stuck; a record of an older version does not say.
+func (r *record) stuckSince() time.Time {
+	if r.Since.IsZero() {
+		return r.Changed
+	}
+	return r.Since
 }

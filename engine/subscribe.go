@@ -55,6 +55,17 @@ func (f *feed) now() time.Time {
 	return now
 }
 
+// Now is the time, and not before that of any event whose change can be seen already: who
+// tells what it sees with this time is never contradicted by an event of before.
+func (e *Engine) Now() time.Time {
+	e.feed.mu.Lock()
+	defer e.feed.mu.Unlock()
+	if now := time.Now().UTC().Round(0); now.After(e.feed.last) {
+		return now
+	}
+	return e.feed.last
+}
+
 // Subscription is a queue of events for one reader. A reader that is slow holds up
 // nobody: what does not fit ends the subscription.
 type Subscription struct {

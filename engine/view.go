@@ -23,15 +23,16 @@ const (
 // View is an immutable picture of a record; reading never waits for a move.
 type View struct {
 	Workflow, ID, Name string
-	Station            string    // the highest station that stands whole
-	Phase              Phase     // what it is doing
-	Error              string    // why the last move failed
-	Attempts           int       // failed tries of the descent that is stuck
-	Retry              time.Time // when RunCleanup tries it again
-	Since              time.Time // when that descent got stuck first
-	Created, Changed   time.Time
-	Damaged            bool // the record could not be read; Error says why
-	slots              map[Key]*box
+	Station            string // the highest station that stands whole
+	Phase              Phase  // what it is doing
+	Error              string // why the last move failed
+	Attempts           int    // failed tries of the descent that is stuck
+	// Retry is when RunCleanup tries it again, Since when that descent got stuck first. Both
+	// have a monotonic reading: how far away they are does not change when the clock is set.
+	Retry, Since     time.Time
+	Created, Changed time.Time
+	Damaged          bool // the record could not be read; Error says why
+	slots            map[Key]*box
 }
 
 //nolint:unparam // of Reader: a Run does refuse
