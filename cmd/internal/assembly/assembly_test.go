@@ -103,7 +103,7 @@ stream_port = 4000
 		t.Fatal(err)
 	}
 	s := Steps(c)
-	if s.DefaultCgroupParent != "sandflow.slice" || !s.Runtimes["crun"].SystemdCgroup || s.Root != "/r" || s.MaxLogLine != 16384 {
+	if s.DefaultCgroupParent != "sandflow-pods.slice" || !s.Runtimes["crun"].SystemdCgroup || s.Root != "/r" || s.MaxLogLine != 16384 {
 		t.Errorf("steps: %+v", s)
 	}
 	if n := CNI(c); n.MaxConf != 0 || n.IPPreference != "ipv6" || n.CacheDir != "/r/cni" {

@@ -64,7 +64,8 @@ func (c *Config) CgroupParent() string {
 		return p
 	}
 	if c.CgroupDriver() == DriverSystemd {
-		return "sandflow.slice"
+		// Not sandflow.slice itself, which is the daemon's own (deploy/systemd).
+		return "sandflow-pods.slice"
 	}
 	return "/sandflow"
 }
