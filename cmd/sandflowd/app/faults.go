@@ -10,7 +10,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,6 +36,9 @@ import (
 //	do:network=killafter     … after it
 //	do:task=killshim         all shims of this daemon are killed before it
 //	do:task=killshimafter    … after it
+//
+// A point may be meant for some subjects only: do:network@life-7=fail is for those that have
+// "life-7" in their name or ID, and killshim kills the shim of that subject's pod alone.
 //
 // The points are
 //
@@ -76,8 +81,7 @@ type faults struct {
 	path string
 
 	mu   sync.Mutex
-	text string
-	used map[string]int // how often each fault of this text was injected
+	used map[string]int // how often each fault of the file was injected
 }
 
 // Around injects the fault that is asked for, if there is one, around an action or a flow.
@@ -85,7 +89,18 @@ func (f *faults) Around(ctx context.Context, s engine.Span, next func(context.Co
 	if s.Skipped {
 		return next(ctx)
 	}
-	return f.inject(ctx, pointsOf(s), next)
+	return f.inject(ctx, whose{id: s.ID, name: s.Name}, pointsOf(s), next)
+}
+
+// whose is whom a point is passed for.
+type whose struct{ id, name string }
+
+// podID is that of a sandbox, or of the sandbox that a container is in: its name begins with it.
+func (s whose) podID() string {
+	if pod, _, ok := strings.Cut(s.name, "_"); ok && len(pod) == len(s.id) {
+		return pod
+	}
+	return s.id
 }
 
 // pointsOf gives the names of one point, the full one first.
@@ -107,47 +122,56 @@ func pointsOf(s engine.Span) []string {
 }
 
 // inject does what is asked for at a point around body.
-func (f *faults) inject(ctx context.Context, points []string, body func(context.Context) error) error {
+func (f *faults) inject(ctx context.Context, who whose, points []string, body func(context.Context) error) error {
 	if err := f.trace(points[0]); err != nil {
 		return err
 	}
 	for _, where := range points {
-		kind, err := f.take(where)
+		one, err := f.take(where, who)
 		if err != nil {
 			return err
 		}
-		if kind != "" {
-			return f.effect(ctx, where, kind, body)
+		if one.kind != "" {
+			return f.effect(ctx, one, body)
 		}
 	}
 	return body(ctx)
 }
 
+// fault is one that is being injected: where, as the file has it, of what kind, and the pod whose
+// shim it may kill; empty: all shims.
+type fault struct{ at, kind, pod string }
+
 // take finds the fault for a point and uses it up once.
-func (f *faults) take(where string) (string, error) {
+func (f *faults) take(where string, who whose) (fault, error) {
 	faults, err := f.read()
 	if err != nil {
-		return "", err
+		return fault{}, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, one := range faults {
-		at, kind, _ := strings.Cut(one, "=")
-		if at != where {
+	for _, text := range faults {
+		at, kind, _ := strings.Cut(text, "=")
+		point, part, some := strings.Cut(at, "@")
+		if point != where || !strings.Contains(who.name+" "+who.id, part) {
 			continue
 		}
 		kind, times, limited := strings.Cut(kind, "*")
 		n, err := strconv.Atoi(times)
 		if limited && err != nil {
-			return "", fmt.Errorf("unknown fault %q: %w", one, err)
+			return fault{}, fmt.Errorf("unknown fault %q: %w", text, err)
 		}
-		if limited && f.used[one] >= n {
+		if limited && f.used[text] >= n {
 			continue
 		}
-		f.used[one]++
-		return kind, note(f.path+".log", os.O_CREATE, at+"="+kind)
+		f.used[text]++
+		one := fault{at: at, kind: kind}
+		if some {
+			one.pod = who.podID()
+		}
+		return one, note(f.path+".log", os.O_CREATE, at+"="+kind)
 	}
-	return "", nil
+	return fault{}, nil
 }
 
 // read gives the faults as they are in the file now.
@@ -158,12 +182,11 @@ func (f *faults) read() ([]string, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if string(raw) != f.text {
-		f.text = string(raw)
-		clear(f.used)
-	}
 	split := func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }
-	return strings.FieldsFunc(f.text, split), nil
+	all := strings.FieldsFunc(string(raw), split)
+	// One that was taken out and comes again is a new one.
+	maps.DeleteFunc(f.used, func(one string, _ int) bool { return !slices.Contains(all, one) })
+	return all, nil
 }
 
 // trace notes a point if a test asks for it.
@@ -195,10 +218,18 @@ type failingJournal struct {
 func (j failingJournal) Write(changes []engine.Change) error {
 	write := func(context.Context) error { return j.Journal.Write(changes) }
 	for _, c := range changes {
-		point, inner := recordPoint(c), write
-		write = func(ctx context.Context) error { return j.faults.inject(ctx, []string{point}, inner) }
+		point, who, inner := recordPoint(c), recordSubject(c), write
+		write = func(ctx context.Context) error { return j.faults.inject(ctx, who, []string{point}, inner) }
 	}
 	return write(context.Background())
+}
+
+// recordSubject is whose record it is; that of a record that is removed has no name.
+func recordSubject(c engine.Change) whose {
+	_, id, _ := strings.Cut(c.Key, "/")
+	var r struct{ Name string }
+	_ = json.Unmarshal(c.Data, &r) // see recordPoint
+	return whose{id: id, name: r.Name}
 }
 
 // recordPoint names the write of a record by what it says of its subject.

@@ -24,8 +24,9 @@ import (
 const poll = 20 * time.Millisecond
 
 // effect does what a fault of that kind does around body.
-func (f *faults) effect(ctx context.Context, where, kind string, body func(context.Context) error) error {
-	switch kind {
+func (f *faults) effect(ctx context.Context, one fault, body func(context.Context) error) error {
+	where := one.at
+	switch one.kind {
 	case "fail":
 		return fmt.Errorf("%s: %w", where, errInjected)
 	case "late":
@@ -45,11 +46,11 @@ func (f *faults) effect(ctx context.Context, where, kind string, body func(conte
 	case "panic":
 		panic(where + ": " + errInjected.Error())
 	case "kill", "killafter", "killshim", "killshimafter":
-		return f.death(ctx, kind, body)
+		return f.death(ctx, one, body)
 	}
-	d, err := time.ParseDuration(strings.TrimPrefix(kind, "sleep"))
+	d, err := time.ParseDuration(strings.TrimPrefix(one.kind, "sleep"))
 	if err != nil {
-		return fmt.Errorf("unknown fault %q: %w", kind, err)
+		return fmt.Errorf("unknown fault %q: %w", one.kind, err)
 	}
 	select {
 	case <-ctx.Done():
@@ -60,17 +61,17 @@ func (f *faults) effect(ctx context.Context, where, kind string, body func(conte
 }
 
 // death kills somebody around body.
-func (f *faults) death(ctx context.Context, kind string, body func(context.Context) error) error {
-	switch kind {
+func (f *faults) death(ctx context.Context, one fault, body func(context.Context) error) error {
+	switch one.kind {
 	case "kill":
 		die()
 	case "killafter":
 		_ = body(ctx) // nobody will hear of it
 		die()
 	case "killshim":
-		return errors.Join(f.killShims(), body(ctx))
+		return errors.Join(killShims(one.pod), body(ctx))
 	}
-	return errors.Join(body(ctx), f.killShims())
+	return errors.Join(body(ctx), killShims(one.pod))
 }
 
 // wait returns when the fault at a point has been taken back, or an error when done is closed.
@@ -97,15 +98,16 @@ func die() {
 	select {}
 }
 
-// killShims kills the shims that this daemon has started; they work in its pods' directories.
-func (f *faults) killShims() error {
+// killShims kills the shims that this daemon has started; they work in its pods' directories. With
+// a pod's ID only that one's is meant.
+func killShims(pod string) error {
 	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return err
 	}
 	for _, path := range found {
 		raw, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(raw), "containerd-shim-sandflow-v1\x00-namespace") {
+		if err != nil || !strings.Contains(string(raw), "containerd-shim-sandflow-v1\x00-namespace") || !strings.Contains(string(raw), pod) {
 			continue // gone meanwhile, or another's
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))

@@ -8,6 +8,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,12 @@ import (
 )
 
 func TestPoints(t *testing.T) {
+	if pod := (whose{id: "c1", name: "p1_c_0"}).podID(); pod != "p1" {
+		t.Errorf("the pod of a container is %q", pod)
+	}
+	if pod := (whose{id: "p1", name: "default_name_uid_0"}).podID(); pod != "p1" {
+		t.Errorf("the pod of a sandbox is %q", pod)
+	}
 	for want, s := range map[string]engine.Span{
 		"init:network":               {Flow: "init", Action: "network"},
 		"sweep:network":              {Flow: "sweep", Action: "network"},
@@ -76,8 +83,18 @@ func TestFaultKinds(t *testing.T) {
 	ok("no file", around(t.Context()), 1)
 	set("do:y=fail undo:x=fail")
 	ok("another's", around(t.Context()), 1)
+	set("do:x@life-7=fail undo:x=fail")
+	ok("another subject's", around(t.Context()), 1)
+	named := engine.Span{Workflow: "sandbox", Flow: "create", Action: "x", Name: "default_life-7_uid_0", ID: "id"}
+	err := f.Around(t.Context(), named, func(context.Context) error { ran++; return nil })
+	if !errors.Is(err, errInjected) || ran != 0 {
+		t.Errorf("its subject: %v, ran %d times", err, ran)
+	}
 	set("sandbox.create/do:x=fail*2")
-	for range 2 {
+	for i := range 2 {
+		if i == 1 { // it has been used once, whatever else is asked for meanwhile
+			set("sandbox.create/do:x=fail*2 do:y=fail")
+		}
 		if err := around(t.Context()); !errors.Is(err, errInjected) || ran != 0 {
 			t.Errorf("fail: %v, ran %d times", err, ran)
 		}
@@ -111,6 +128,13 @@ func TestFaultKinds(t *testing.T) {
 	}
 	if err := j.Write([]engine.Change{{Key: "container/a"}}); err != nil {
 		t.Errorf("journal: %v", err)
+	}
+	set("journal:sandbox.standing.ready@life-7=fail")
+	for name, want := range map[string]error{"life-6": nil, "life-7": errInjected} {
+		record := fmt.Appendf(nil, `{"phase":"standing","station":"ready","name":%q}`, name)
+		if err := j.Write([]engine.Change{{Key: "sandbox/a", Data: record}}); !errors.Is(err, want) {
+			t.Errorf("journal of %s: %v", name, err)
+		}
 	}
 	log, err := os.ReadFile(path + ".log")
 	if err != nil || !strings.Contains(string(log), "do:x=late\n") || !strings.Contains(string(log), "journal:sandbox.gone=fail\n") {
