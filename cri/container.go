@@ -36,6 +36,9 @@ func newContainer(v *engine.View) container {
 	if err == nil && ok && request.Config.M != nil {
 		c.request, c.config = request, request.Config.M
 	}
+	if c.request.PodID == "" {
+		c.request.PodID = podIn(v.Name)
+	}
 	if c.config.GetMetadata() == nil { // a damaged record is listed under its ID
 		c.config.Metadata = &runtime.ContainerMetadata{Name: v.ID}
 	}
@@ -58,11 +61,16 @@ func (s *Server) findContainer(id string) (container, error) {
 	return newContainer(v), nil
 }
 
-// containersOf lists the containers of a pod, also those being made.
+// containersOf lists the containers of a pod, also those being made, and those of which
+// nothing but their bundle tells whose they are.
 func (s *Server) containersOf(podID string) []container {
 	var found []container
 	for _, v := range s.engine.List(steps.Container) {
-		if c := newContainer(v); c.request.PodID == podID {
+		c := newContainer(v)
+		if v.Damaged && c.request.PodID == "" {
+			c.request.PodID = spec.PodOf(s.config.ContainerDir(v.ID))
+		}
+		if c.request.PodID == podID {
 			found = append(found, c)
 		}
 	}
@@ -166,7 +174,9 @@ func (c container) status() *runtime.ContainerStatus {
 		status.FinishedAt = c.exit.Finished.UnixNano()
 		status.StartedAt = 0
 		if !c.exit.Started.IsZero() {
-			status.StartedAt = c.exit.Started.UnixNano()
+			// The clock may have been set meanwhile. It is the end that has to be true:
+			// kubelet counts from it when the container may be started again.
+			status.StartedAt = min(c.exit.Started.UnixNano(), status.FinishedAt)
 		}
 	}
 	if status.State == runtime.ContainerState_CONTAINER_UNKNOWN {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -81,10 +80,11 @@ func (s *Server) readyPod(id string) (pod, error) {
 // containerRequest checks the request and resolves what the ladder is given:
 // image, log path, stop signal, target of the PID namespace.
 func (s *Server) containerRequest(ctx context.Context, p pod, c *runtime.ContainerConfig) (steps.Ctr, error) {
-	request := steps.Ctr{PodID: p.ID, Config: protoOf(c), Created: time.Now()}
+	request := steps.Ctr{PodID: p.ID, Config: protoOf(c)}
 	if err := s.checkContainer(p, c); err != nil {
 		return request, err
 	}
+	request.Created = s.containerCreated(p, c.GetMetadata().GetName())
 	image, err := s.services.Store.Image(ctx, c.GetImage().GetImage())
 	if err != nil {
 		return request, fmt.Errorf("find its image %q: %w", c.GetImage().GetImage(), err)

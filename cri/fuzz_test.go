@@ -111,6 +111,9 @@ func newFuzzServer(f *testing.F) *fuzzServer {
 		f.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.Context()))
+	if err := s.Start(ctx); err != nil {
+		f.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	f.Cleanup(func() {

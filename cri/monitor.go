@@ -74,46 +74,6 @@ func (m *monitor) watch(id string, f func(context.Context)) {
 	})
 }
 
-// pod watches the shim of a pod; a pod whose shim is gone is NOTREADY.
-func (m *monitor) pod(id string) {
-	m.watch(id, func(ctx context.Context) {
-		v, ok := m.engine.Get(steps.Sandbox, id)
-		if !ok {
-			return
-		}
-		gone, err := m.runtime.Alive(runtimePod(newPod(v))) //nolint:contextcheck // lives as long as the shim
-		if err == nil {
-			m.setLost(ctx, id, false) // of a daemon before this one, which could not reach it
-			select {
-			case <-gone:
-			case <-ctx.Done():
-				return
-			case <-m.left(ctx, id):
-				return
-			}
-		}
-		m.setLost(ctx, id, true)
-	})
-}
-
-// setLost records whether a pod that stands has lost its shim.
-func (m *monitor) setLost(ctx context.Context, id string, lost bool) {
-	changed := false
-	err := m.engine.Update(ctx, steps.Sandbox, id, func(v *engine.View) ([]engine.Value, error) {
-		if v.Station != steps.Ready || v.Phase != engine.Standing || newPod(v).lost() == lost {
-			return nil, nil
-		}
-		changed = true
-		return []engine.Value{steps.PodLost.With(lost)}, nil
-	})
-	if err != nil && !errors.Is(err, engine.ErrNotFound) {
-		klog.FromContext(ctx).Error(err, "Could not record whether a sandbox has its shim", "sandbox", id)
-	}
-	if changed && lost {
-		klog.FromContext(ctx).Info("The shim of a sandbox is gone", "sandbox", id)
-	}
-}
-
 // left is closed when the sandbox does not stand at the top any more.
 func (m *monitor) left(ctx context.Context, id string) <-chan struct{} {
 	done := make(chan struct{})

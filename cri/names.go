@@ -27,12 +27,23 @@ func newID() string {
 
 // podName is what a sandbox reserves: no two sandboxes have the same metadata.
 func podName(m *runtime.PodSandboxMetadata) string {
-	return strings.Join([]string{m.GetNamespace(), m.GetName(), m.GetUid(), strconv.FormatUint(uint64(m.GetAttempt()), 10)}, "_")
+	return podIdentity(m) + strconv.FormatUint(uint64(m.GetAttempt()), 10)
+}
+
+// podIdentity is what the names of all sandboxes of one pod begin with.
+func podIdentity(m *runtime.PodSandboxMetadata) string {
+	return strings.Join([]string{m.GetNamespace(), m.GetName(), m.GetUid(), ""}, "_")
 }
 
 // containerName is what a container reserves within its pod.
 func containerName(podID string, m *runtime.ContainerMetadata) string {
 	return strings.Join([]string{podID, m.GetName(), strconv.FormatUint(uint64(m.GetAttempt()), 10)}, "_")
+}
+
+// podIn is the pod's ID in the name of a container.
+func podIn(containerName string) string {
+	podID, _, _ := strings.Cut(containerName, "_")
+	return podID
 }
 
 // unclaimed remembers creates that arrived after their caller had gone, so that

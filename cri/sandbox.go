@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
@@ -29,7 +28,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, r *runtime.RunPodSandboxRequ
 		return nil, fmt.Errorf("run sandbox: %w", err)
 	}
 	id, name := newID(), podName(r.GetConfig().GetMetadata())
-	request := steps.Pod{Config: protoOf(r.GetConfig()), Handler: r.GetRuntimeHandler(), Created: time.Now()}
+	request := steps.Pod{Config: protoOf(r.GetConfig()), Handler: r.GetRuntimeHandler(), Created: s.podCreated(r.GetConfig().GetMetadata())}
 	err := s.engine.Climb(ctx, steps.Sandbox, steps.Create, id, engine.ClimbOptions{
 		Name: name, Values: []engine.Value{steps.PodRequest.With(request)},
 	})
@@ -148,7 +147,7 @@ func matchPod(p *runtime.PodSandbox, f *runtime.PodSandboxFilter) bool {
 
 // PodSandboxStatus tells one sandbox and its containers.
 func (s *Server) PodSandboxStatus(_ context.Context, r *runtime.PodSandboxStatusRequest) (*runtime.PodSandboxStatusResponse, error) {
-	asked := time.Now() // what it tells is not older; kubelet compares it with the times of events
+	asked := s.engine.Now() // what it tells is not older; kubelet compares it with the times of events
 	p, err := s.findPod(r.GetPodSandboxId())
 	if err != nil {
 		return nil, fmt.Errorf("status of sandbox: %w", err)

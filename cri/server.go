@@ -56,7 +56,7 @@ type Server struct {
 	drain     *drain
 }
 
-// New returns a server. It starts nothing: Run does.
+// New returns a server. It starts nothing: Start and Run do.
 func New(d Dependencies) (*Server, error) {
 	s := &Server{
 		engine: d.Engine, services: d.Services, config: d.Services.Config,
@@ -80,17 +80,26 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 	runtime.RegisterImageServiceServer(g, s.images)
 }
 
-// Run takes up the pods that stand, then serves streams and watches processes
-// until ctx ends. Pods are left as they are.
-func (s *Server) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+// Start finds out which pods have lost their shims while no daemon ran, and listens for
+// streaming clients. From then on what the server answers is true, and the URLs that it
+// hands out work; so nobody should be served before. Run must follow.
+func (s *Server) Start(ctx context.Context) error {
 	s.features.detect(ctx, s.config)
+	s.monitor.look(ctx)
+	if err := s.stream.Start(ctx); err != nil {
+		return fmt.Errorf("start the CRI server: %w", err)
+	}
+	return nil
+}
+
+// Run watches processes until ctx ends, then stops serving streams. Pods are left as they are.
+func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.monitor.run(ctx) })
 	wg.Go(func() { s.mendCheckpoints(ctx) })
-	err := s.stream.Run(ctx)
-	cancel()
+	wg.Go(func() { s.mendLimits(ctx) })
+	<-ctx.Done()
+	err := s.stream.Close()
 	wg.Wait()
 	return err
 }

@@ -19,19 +19,23 @@ import (
 type progress struct {
 	timeout time.Duration // 0: for ever
 	waiting atomic.Int64  // requests under way
-	last    atomic.Int64  // Unix nanoseconds
+	began   time.Time
+	last    atomic.Int64 // nanoseconds after began, which do not jump when the clock is set
 }
 
 // errStalled is the cause of a pull's end when nothing came for too long.
 var errStalled = errors.New("no progress")
 
 func newProgress(timeout time.Duration) *progress {
-	p := &progress{timeout: timeout}
+	p := &progress{timeout: timeout, began: time.Now()}
 	p.moved()
 	return p
 }
 
-func (p *progress) moved() { p.last.Store(time.Now().UnixNano()) }
+func (p *progress) moved() { p.last.Store(int64(time.Since(p.began))) }
+
+// idle is how long nothing has come.
+func (p *progress) idle() time.Duration { return time.Since(p.began) - time.Duration(p.last.Load()) }
 
 // guard ends the returned context when requests wait and nothing has come for the timeout.
 // Unpacking, which makes no requests, may take as long as it likes. Call stop at the end.
@@ -55,7 +59,7 @@ func (p *progress) guard(ctx context.Context) (_ context.Context, stop func()) {
 			}
 			if p.waiting.Load() == 0 {
 				p.moved()
-			} else if time.Since(time.Unix(0, p.last.Load())) > p.timeout {
+			} else if p.idle() > p.timeout {
 				cancel(classed{errdefs.ErrUnavailable, fmt.Errorf("%w for %s", errStalled, p.timeout)})
 				return
 			}

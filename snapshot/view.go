@@ -46,8 +46,8 @@ type view struct {
 	parsed  map[digest.Digest]*manifest // by target, guarded by turn
 
 	changes atomic.Uint64 // counts what may have changed
-	// trusted is the time (Unix nanoseconds) from which on no event is missed; 0: events are being missed.
-	trusted atomic.Int64
+	// trusted is the time from which on no event is missed; nil: events are being missed.
+	trusted atomic.Pointer[time.Time]
 }
 
 // picture is immutable.
@@ -105,7 +105,7 @@ func (v *view) look(ctx context.Context) (*picture, error) {
 
 func (v *view) listening() bool {
 	since := v.trusted.Load()
-	return since != 0 && time.Now().UnixNano() >= since
+	return since != nil && !time.Now().Before(*since)
 }
 
 func (v *view) paint(ctx context.Context) (*picture, error) {
@@ -279,7 +279,7 @@ func (p *picture) find(ref string) (*entry, error) {
 func (v *view) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		v.followOnce(ctx)
-		v.trusted.Store(0)
+		v.trusted.Store(nil)
 		select {
 		case <-ctx.Done():
 		case <-time.After(resubscribe):
@@ -292,7 +292,8 @@ func (v *view) followOnce(ctx context.Context) {
 	defer cancel()
 	events, errs := v.store.client.EventService().Subscribe(ctx,
 		`topic~="^/images/"`, `topic=="/content/delete"`, `topic=="/snapshot/remove",event.key~="^sha256:"`)
-	v.trusted.Store(time.Now().Add(settle).UnixNano())
+	since := time.Now().Add(settle)
+	v.trusted.Store(&since)
 	for {
 		select {
 		case e := <-events:

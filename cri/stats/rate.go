@@ -20,7 +20,8 @@ const (
 	keep = 30 * time.Second
 )
 
-// sample is a cumulative counter at a time, both in nanoseconds.
+// sample is a cumulative counter at a time, both in nanoseconds. The time is monotonic: that
+// of the usage jumps when the clock is set, and would make no rates or wrong ones.
 type sample struct {
 	at   int64
 	used uint64
@@ -33,8 +34,9 @@ type rates struct {
 	history map[string][]sample
 }
 
-// fill sets usage_nano_cores, unless no earlier sample is far enough back.
-func (r *rates) fill(id string, u *runtime.CpuUsage) {
+// fill sets usage_nano_cores, unless no earlier sample is far enough back. at is when the
+// usage was read, from any fixed moment.
+func (r *rates) fill(id string, u *runtime.CpuUsage, at time.Duration) {
 	if u == nil {
 		return
 	}
@@ -43,7 +45,7 @@ func (r *rates) fill(id string, u *runtime.CpuUsage) {
 	if r.history == nil {
 		r.history = map[string][]sample{}
 	}
-	now := sample{u.GetTimestamp(), u.GetUsageCoreNanoSeconds().GetValue()}
+	now := sample{int64(at), u.GetUsageCoreNanoSeconds().GetValue()}
 	past := r.history[id]
 	if n := len(past); n > 0 && now.used < past[n-1].used {
 		if now.at-past[n-1].at < int64(window) {

@@ -32,6 +32,7 @@ type Options struct {
 type Reader struct {
 	host  cgroups.Host
 	now   func() time.Time
+	began time.Time
 	rates rates
 	pods  totals
 }
@@ -42,6 +43,7 @@ func New(o Options) *Reader {
 	if r.now == nil {
 		r.now = time.Now
 	}
+	r.began = r.now()
 	if o.Host != nil {
 		r.host = *o.Host
 	} else {
@@ -68,7 +70,7 @@ func (r *Reader) Container(ctx context.Context, id, cgroupsPath string) (*Usage,
 	if err != nil {
 		return nil, fmt.Errorf("read stats of container %s: %w", id, err)
 	}
-	r.rates.fill(id, u.CPU)
+	r.rates.fill(id, u.CPU, r.now().Sub(r.began))
 	return u, nil
 }
 
@@ -93,7 +95,7 @@ func (r *Reader) Pod(ctx context.Context, id, dir string, members []Member) (*Us
 	if err != nil {
 		return nil, fmt.Errorf("read stats of sandbox %s: %w", id, err)
 	}
-	r.rates.fill(id, u.CPU)
+	r.rates.fill(id, u.CPU, r.now().Sub(r.began))
 	return u, nil
 }
 

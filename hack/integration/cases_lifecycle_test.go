@@ -226,7 +226,7 @@ func TestCase16FailedStart(t *testing.T) {
 func TestCase17DamagedRecords(t *testing.T) {
 	n := newNode(t, options{})
 	var pods, ctrs []string
-	cfgs := []*cri.PodSandboxConfig{n.pod("whole"), n.pod("torn"), n.pod("lost"), n.pod("double")}
+	cfgs := []*cri.PodSandboxConfig{n.pod("whole"), n.pod("torn"), n.pod("lost"), n.pod("double"), n.pod("cut")}
 	for _, cfg := range cfgs {
 		pods = append(pods, n.run(cfg))
 		ctrs = append(ctrs, n.started(pods[len(pods)-1], cfg, n.ctr("c", "sleep", "4830")))
@@ -234,6 +234,8 @@ func TestCase17DamagedRecords(t *testing.T) {
 	must(t, n.daemon.Stop())
 	n.journal(func(records *bbolt.Bucket) error {
 		must(t, records.Put([]byte("container/"+ctrs[1]), nil))
+		key := []byte("container/" + ctrs[4])
+		must(t, records.Put(key, records.Get(key)[:len(records.Get(key))/2]))
 		must(t, records.Delete([]byte("container/"+ctrs[2])))
 		// Two that hold one name.
 		return records.Put([]byte("sandbox/"+pods[3]), []byte(strings.ReplaceAll(string(records.Get([]byte("sandbox/"+pods[3]))), "double", "whole")))
@@ -250,11 +252,13 @@ func TestCase17DamagedRecords(t *testing.T) {
 	has(t, "the log", string(log), ctrs[1], pods[3])
 	_, err = n.client.StopContainer(t.Context(), &cri.StopContainerRequest{ContainerId: ctrs[1]})
 	must(t, err)
-	n.removeContainer(ctrs[1])
 	for _, pod := range pods {
 		n.remove(pod)
 	}
-	n.removeContainer(ctrs[2])
+	if left := n.containers(); len(left) > 0 {
+		t.Errorf("not removed with their pods: %v", left)
+	}
+	n.removeContainer(ctrs[2]) // nothing knows of it any more
 	if left := n.pidsWith("sleep\x004830"); len(left) > 0 {
 		t.Errorf("processes %v are left", left)
 	}

@@ -169,8 +169,11 @@ func (t *foreignTasks) execIO(r ExecRequest, in *endReader, out *activity, termi
 // is more, from streams that a process left behind holds open.
 type activity struct {
 	writing atomic.Int32
-	last    atomic.Int64 // when the last write ended, in nanoseconds since 1970
+	last    atomic.Int64 // when the last write ended, in nanoseconds after born
 }
+
+// born is a time to measure from; by it what is measured does not jump when the clock is set.
+var born = time.Now()
 
 type activeWriter struct {
 	a *activity
@@ -187,7 +190,7 @@ func (a *activity) writer(w io.Writer) io.Writer {
 func (w activeWriter) Write(p []byte) (int, error) {
 	w.a.writing.Add(1)
 	defer func() {
-		w.a.last.Store(time.Now().UnixNano())
+		w.a.last.Store(int64(time.Since(born)))
 		w.a.writing.Add(-1)
 	}()
 	return w.w.Write(p)
@@ -196,7 +199,7 @@ func (w activeWriter) Write(p []byte) (int, error) {
 // settle waits for the end of the streams after the process has ended, or for
 // their silence.
 func (a *activity) settle(wait func()) {
-	a.last.Store(time.Now().UnixNano())
+	a.last.Store(int64(time.Since(born)))
 	done := make(chan struct{})
 	go func() { wait(); close(done) }()
 	tick := time.NewTicker(execSilence / 10)
@@ -206,7 +209,7 @@ func (a *activity) settle(wait func()) {
 		case <-done:
 			return
 		case <-tick.C:
-			if a.writing.Load() == 0 && time.Since(time.Unix(0, a.last.Load())) > execSilence {
+			if a.writing.Load() == 0 && time.Since(born)-time.Duration(a.last.Load()) > execSilence {
 				return
 			}
 		}

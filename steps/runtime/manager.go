@@ -8,12 +8,14 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 const defaultNamespace = "k8s.io"
@@ -75,7 +77,9 @@ func (m *Manager) handler(name string) (Handler, error) {
 }
 
 // Alive gives a channel that is closed when the pod's shim is gone; it is
-// closed already if there is none. For a foreign runtime it is closed when the
+// closed already if nobody listens at its address, or it has none. That it cannot be
+// reached for another reason is an error, and says nothing of the shim. For a foreign
+// runtime it is closed when the
 // pod's sandbox container ends, and never if the pod has none.
 func (m *Manager) Alive(p Pod) (<-chan struct{}, error) {
 	h, err := m.handler(p.Handler)
@@ -86,7 +90,7 @@ func (m *Manager) Alive(p Pod) (<-chan struct{}, error) {
 		return m.foreign.alive(p), nil
 	}
 	c, err := m.dial(context.Background(), p.Address) //nolint:forbidigo // connecting to a unix socket is bounded
-	if errdefs.IsUnavailable(err) {
+	if p.Address == "" || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT) {
 		gone := make(chan struct{})
 		close(gone)
 		return gone, nil

@@ -12,6 +12,15 @@ import (
 // ReadBundle gives the OCI spec of a bundle.
 func ReadBundle(bundle string) (*specs.Spec, error) { return readSpec(bundle) }
 
+// PodOf gives the ID of the pod whose container a bundle is; empty if it does not tell.
+func PodOf(bundle string) string {
+	s, err := readSpec(bundle)
+	if err != nil {
+		return ""
+	}
+	return s.Annotations[annotationSandboxID]
+}
+
 // WriteBundle puts another OCI spec into a bundle, whole or not at all. A limit
 // of swap is left out on a node that cannot enforce one, as in Resources.
 func WriteBundle(bundle string, s *specs.Spec) error {

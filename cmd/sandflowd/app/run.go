@@ -218,6 +218,9 @@ func (i *instance) startCRI(ctx, _ context.Context) error {
 		i.launch.services.NRI.Stop()
 		return nil
 	})
+	if err := server.Start(ctx); err != nil {
+		return i.cfg.Fault("cri.stream_address", err.Error())
+	}
 	i.tasks.run("cri", server.Run)
 	if err := i.serve(ctx, "cri", i.cfg.CRI.Socket, g); err != nil {
 		return err
