@@ -13,8 +13,14 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// boltFormat is raised when the layout of the database changes.
-const boltFormat = 1
+// The formats of the database and of the records in it have one number, so that an older
+// sandflow refuses the whole journal at once: record by record it could only take the pods
+// that it cannot read for damaged. A database of an older format gets the new number when
+// it is opened, before any record of the new format is written.
+const (
+	boltFormat   = recordVersion
+	oldestFormat = 1
+)
 
 // lockTimeout is how long OpenBolt waits for another daemon to let go.
 const lockTimeout = time.Second
@@ -28,8 +34,8 @@ var (
 type boltJournal struct{ db *bbolt.DB }
 
 // OpenBolt opens or makes the journal at path, mode 0600. It fails if another
-// process has it open, if it is not a database, or if a newer sandflow has
-// written it in a format that this one does not know.
+// process has it open, if it is not a database, or if another sandflow has
+// written it in a format that this one does not know; then it is left as it is.
 func OpenBolt(path string) (Journal, error) {
 	var j *boltJournal
 	err := guard(func() error { // bbolt panics on some broken pages
@@ -51,25 +57,39 @@ func OpenBolt(path string) (Journal, error) {
 	return j, nil
 }
 
-// prepare checks the format, or writes it into a new database.
+// prepare checks the format, and writes it into a new database or one of an older format.
 func prepare(tx *bbolt.Tx) error {
 	meta, err := tx.CreateBucketIfNotExists(metaBucket)
 	if err != nil {
 		return err
 	}
+	n := 0
 	if have := meta.Get(formatKey); have != nil {
-		n, err := strconv.Atoi(string(have))
-		if err != nil {
+		if n, err = strconv.Atoi(string(have)); err != nil {
 			return fmt.Errorf("read its format: %w", err)
 		}
-		if n > boltFormat {
-			return fmt.Errorf("it has format %d, known is %d: %w", n, boltFormat, errNewer)
+		if err := knownFormat(n); err != nil {
+			return err
 		}
-	} else if err := meta.Put(formatKey, []byte(strconv.Itoa(boltFormat))); err != nil {
-		return err
+	}
+	if n != boltFormat {
+		if err := meta.Put(formatKey, []byte(strconv.Itoa(boltFormat))); err != nil {
+			return err
+		}
 	}
 	_, err = tx.CreateBucketIfNotExists(recordsBucket)
 	return err
+}
+
+func knownFormat(n int) error {
+	switch {
+	case n > boltFormat:
+		return fmt.Errorf("it has format %d, this sandflow knows %d to %d: %w; start that one again, or drain the node first",
+			n, oldestFormat, boltFormat, errNewer)
+	case n < oldestFormat:
+		return fmt.Errorf("it has format %d, this sandflow knows %d to %d: it is too old", n, oldestFormat, boltFormat)
+	}
+	return nil
 }
 
 func (j *boltJournal) Load(f func(key string, data []byte) error) error {

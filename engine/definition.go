@@ -44,6 +44,9 @@ type Options struct {
 	Lookup func(name string) (Action, bool)
 	// Known are the names of all actions, for error texts.
 	Known []string
+	// Admit, if set, is shown every record that could be read before Boot does anything;
+	// its error ends Boot.
+	Admit func(v *View) error
 	// UndoTimeout bounds one Undo; default 1 minute.
 	UndoTimeout time.Duration
 	// Backoff of the retries of stuck subjects; defaults 1 s and 5 minutes.

@@ -74,10 +74,10 @@ func New(o Options, defs []Definition, cfg map[string]map[string]FlowConfig) (*E
 // Boot prepares every action, reads the journal, takes down what a crash left
 // half-way (every record that is climbing or descending; those of the workflow
 // defined last first), and sweeps what no record knows. After it the engine
-// serves. It fails if the journal cannot be read or an action cannot prepare
-// itself. Subjects that will not go down are stuck, not an error, and a record
-// that cannot be decoded is a View with Damaged set. What Sweep could not do is
-// told to the observers.
+// serves. It fails if the journal cannot be read, if Options.Admit refuses a
+// record, or if an action cannot prepare itself. Subjects that will not go down
+// are stuck, not an error, and a record that cannot be decoded is a View with
+// Damaged set. What Sweep could not do is told to the observers.
 func (e *Engine) Boot(ctx context.Context) error {
 	e.mu.Lock()
 	again := e.booting
@@ -88,6 +88,9 @@ func (e *Engine) Boot(ctx context.Context) error {
 	}
 	if err := e.opts.Journal.Load(e.restore); err != nil {
 		return fmt.Errorf("read the journal: %w", err)
+	}
+	if err := e.examine(); err != nil {
+		return fmt.Errorf("take over the journal: %w", err)
 	}
 	for _, b := range e.bounds {
 		init, ok := b.action.(Initializer)
@@ -112,6 +115,24 @@ func (e *Engine) Boot(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.booted = true
+	return nil
+}
+
+// examine shows all records to Options.Admit.
+func (e *Engine) examine() error {
+	if e.opts.Admit == nil {
+		return nil
+	}
+	for _, w := range e.order {
+		for _, v := range e.List(w.name) {
+			if v.Damaged {
+				continue
+			}
+			if err := guard(func() error { return e.opts.Admit(v) }); err != nil {
+				return fmt.Errorf("%s %s: %w", v.Workflow, v.ID, err)
+			}
+		}
+	}
 	return nil
 }
 

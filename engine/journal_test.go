@@ -5,6 +5,7 @@ package engine_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -154,10 +155,6 @@ func TestBoltFormats(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	setFormat(t, path, "2")
-	if _, err := engine.OpenBolt(path); err == nil || !strings.Contains(err.Error(), "it has format 2, known is 1: written by a newer sandflow") {
-		t.Errorf("a newer database: %v", err)
-	}
 	setFormat(t, path, "x")
 	if _, err := engine.OpenBolt(path); err == nil {
 		t.Error("a database without a format we can read")
@@ -172,6 +169,64 @@ func TestBoltFormats(t *testing.T) {
 	if _, err := engine.OpenBolt(filepath.Join(dir, "no", "where.db")); err == nil {
 		t.Error("no directory")
 	}
+}
+
+// TestJournalOfAnother opens journals of newer and of impossible formats: they are
+// refused with both numbers, and no byte of them changes.
+func TestJournalOfAnother(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	j, err := engine.OpenBolt(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for format, says := range map[string]string{
+		"2": "it has format 2, this sandflow knows 1 to 1: written by a newer sandflow",
+		"0": "it has format 0, this sandflow knows 1 to 1: it is too old",
+	} {
+		setFormat(t, path, format)
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := engine.OpenBolt(path); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), path) {
+			t.Errorf("format %s: %v", format, err)
+		}
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("format %s: the journal was changed (%v)", format, err)
+		}
+	}
+}
+
+// TestAdmit has one record refused: nothing is done to any.
+func TestAdmit(t *testing.T) {
+	w, j := newWorld(), newMemory()
+	e := boot(t, w, j)
+	b := &bench{Engine: e, t: t, w: w}
+	b.must("pod create 1")
+	b.must("pod create 2")
+	closeEngine(t, e)
+	j.data["pod/1"] = bytes.Replace(j.data["pod/1"], []byte(`"standing"`), []byte(`"climbing"`), 1)
+	w.reset()
+	o := options(w, j)
+	o.Admit = func(v *engine.View) error {
+		if v.ID == "2" {
+			return errors.New("it is of tomorrow")
+		}
+		return nil
+	}
+	e, err := engine.New(o, []engine.Definition{podDef, ctrDef, imageDef}, defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeEngine(t, e)
+	if err := e.Boot(t.Context()); err == nil || !strings.Contains(err.Error(), "pod 2: it is of tomorrow") {
+		t.Errorf("boot: %v", err)
+	}
+	equal(t, "nothing was touched", w.story(), "")
+	isError(t, b.Descend(t.Context(), "pod", "destroy", "2", engine.DescendOptions{}), engine.ErrClosed)
 }
 
 func setFormat(t *testing.T, path, format string) {

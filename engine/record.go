@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// recordVersion is raised when an older sandflow would misread a record.
+// recordVersion is raised when an older sandflow would misread a record. It is the
+// number of the journal's format as well (see boltFormat).
 const recordVersion = 1
 
 var errNewer = errors.New("written by a newer sandflow")

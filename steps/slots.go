@@ -8,6 +8,7 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -40,6 +41,7 @@ var (
 	ContainerTask      = engine.NewSlot[Task]("container.task")                                    // by action task
 	ContainerExit      = engine.NewSlot[Exit]("container.exit")                                    // amended
 	ContainerResources = engine.NewSlot[Proto[*runtime.ContainerResources]]("container.resources") // amended
+	ContainerBefore    = engine.NewSlot[Before]("container.before")                                // amended
 )
 
 // Pod is the request for a pod.
@@ -77,6 +79,9 @@ type Shim struct {
 	PID     int
 	// PIDNamespace is the pinned path of the pod's shared PID namespace, or empty.
 	PIDNamespace string
+	// Protocol is the version of the protocol that the shim speaks; 0 if it is older than
+	// such versions, or foreign.
+	Protocol int `json:",omitempty"`
 }
 
 // PodView is what a container sees of its pod.
@@ -169,6 +174,19 @@ type Exit struct {
 	Started  time.Time // zero if it never ran
 	Finished time.Time
 }
+
+// Before is what an update of limits has to be undone with while it is in the making.
+type Before struct {
+	// Bundle and OOMScoreAdj are those of a container that does not run.
+	Bundle      *specs.LinuxResources `json:",omitempty"`
+	OOMScoreAdj *int                  `json:",omitempty"`
+	// Update takes the OCI runtime of one that runs back, Files its cgroup.
+	Update *specs.LinuxResources `json:",omitempty"`
+	Files  map[string]string     `json:",omitempty"`
+}
+
+// None tells that no update is in the making.
+func (b Before) None() bool { return b.Bundle == nil && b.Update == nil }
 
 // CgroupPath is the cgroup of a container as its OCI spec names it: where the
 // action spec put it, or where NRI plugins want it.

@@ -92,7 +92,7 @@ func (p *pod) create(ctx context.Context, c *container, r *shimapi.CreateRequest
 	}
 	c.closeStdin = pipes.closeStdin
 	c.hub, err = stdio.New(stdio.Options{
-		LogPath: r.LogPath, MaxLine: int(r.MaxLogLine), Stdin: pipes.ours.stdin,
+		LogPath: r.LogPath, LogDir: r.LogDir, MaxLine: int(r.MaxLogLine), Stdin: pipes.ours.stdin,
 		StdinOnce:  r.StdinOnce && !r.Terminal, // closing a terminal would hang up on the container
 		OnLogError: func(err error) { log.G(ctx).WithField("container", c.id).Warn(err) },
 		OnStdinClose: func() {

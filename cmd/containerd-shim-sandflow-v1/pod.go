@@ -53,7 +53,10 @@ func (p *pod) Info(ctx context.Context, _ *shimapi.InfoRequest) (*shimapi.InfoRe
 	if err != nil {
 		return nil, errgrpc.ToGRPC(err)
 	}
-	return &shimapi.InfoResponse{Pid: int32(os.Getpid()), InitPid: int32(pid)}, nil //nolint:gosec // PIDs are below 2^22
+	return &shimapi.InfoResponse{
+		Pid: int32(os.Getpid()), InitPid: int32(pid), //nolint:gosec // PIDs are below 2^22
+		Protocol: shimapi.Protocol,
+	}, nil
 }
 
 // get gives a container; it may still be in the making.

@@ -80,6 +80,8 @@ type Shim struct {
 	PID              int
 	// PIDNamespace is the pinned path of the shared PID namespace, or empty.
 	PIDNamespace string
+	// Protocol is the version of the protocol that it speaks.
+	Protocol int
 }
 
 // CreateRequest asks for a container from a bundle that holds config.json and rootfs.
@@ -89,8 +91,9 @@ type CreateRequest struct {
 	Terminal bool
 	// Stdin keeps the container's stdin open; StdinOnce closes it after the first attach with stdin.
 	Stdin, StdinOnce bool
-	// LogPath is the absolute path of the CRI log; empty: output is drained.
-	LogPath string
+	// LogPath is the absolute path of the CRI log; empty: output is drained. LogDir is the
+	// directory above it that it stays in whatever links there are; empty: that of LogPath.
+	LogPath, LogDir string
 	// Checkpoint is the directory of the dump that the container's processes are restored
 	// from when it is started; empty: they are made anew. Its parent takes CRIU's log.
 	Checkpoint string

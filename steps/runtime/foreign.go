@@ -40,6 +40,7 @@ type foreignRecord struct {
 	Stdin     bool   `json:"stdin,omitempty"`
 	StdinOnce bool   `json:"stdinOnce,omitempty"`
 	LogPath   string `json:"logPath,omitempty"`
+	LogDir    string `json:"logDir,omitempty"`
 	// Ended is set when the creation has ended, well or not.
 	Ended bool `json:"ended,omitempty"`
 	// Memory is the directory of its memory cgroup.
@@ -154,7 +155,7 @@ func (f *foreign) hub(ctx context.Context, id string) (*stdio.Hub, error) {
 
 func (f *foreign) openHub(ctx context.Context, id, dir string, r foreignRecord) (*stdio.Hub, error) {
 	o := stdio.Options{
-		LogPath: r.LogPath, MaxLine: f.m.cfg.MaxLogLine, StdinOnce: r.StdinOnce && !r.Terminal,
+		LogPath: r.LogPath, LogDir: r.LogDir, MaxLine: f.m.cfg.MaxLogLine, StdinOnce: r.StdinOnce && !r.Terminal,
 		OnLogError:   func(err error) { klog.FromContext(ctx).Error(err, "Container log", "container", id) },
 		OnStdinClose: func() { f.closeStdin(id) }, //nolint:contextcheck // long after ctx
 	}

@@ -95,7 +95,7 @@ func (t *foreignTasks) create(ctx context.Context, r CreateRequest) (int, error)
 	if err := bundle.RemoveExit(r.Bundle); err != nil {
 		return 0, err
 	}
-	record := foreignRecord{Terminal: r.Terminal, Stdin: r.Stdin, StdinOnce: r.StdinOnce, LogPath: r.LogPath}
+	record := foreignRecord{Terminal: r.Terminal, Stdin: r.Stdin, StdinOnce: r.StdinOnce, LogPath: r.LogPath, LogDir: r.LogDir}
 	if err := errors.Join(makeFIFOs(r.Bundle, record), bundle.WriteForeign(r.Bundle, record)); err != nil {
 		return 0, err
 	}

@@ -79,11 +79,32 @@ func (m *Manager) launch(ctx context.Context, r LaunchRequest) (Shim, error) {
 	if err != nil {
 		return Shim{}, fmt.Errorf("%w (see %s)", native(err), filepath.Join(r.Dir, logFile))
 	}
+	s.Protocol = int(info.Protocol)
+	if err := CheckProtocol(s.Protocol); err != nil {
+		return Shim{}, fmt.Errorf("use %s: %w", m.cfg.Shim, err)
+	}
 	if info.InitPid > 0 {
 		s.PIDNamespace = pidNamespace(r.Dir)
 		err = pin(fmt.Sprintf("/proc/%d/ns/pid", info.InitPid), s.PIDNamespace)
 	}
 	return s, err
+}
+
+// CheckProtocol refuses a shim whose protocol this daemon does not speak, with
+// errdefs.ErrFailedPrecondition. Shims older than such versions say 0.
+func CheckProtocol(version int) error {
+	if version == 0 {
+		version = 1
+	}
+	switch {
+	case version > shimapi.Protocol:
+		return fmt.Errorf("the shim speaks version %d of its protocol, this sandflow knows %d to %d: it is of a newer sandflow: %w",
+			version, shimapi.Oldest, shimapi.Protocol, errdefs.ErrFailedPrecondition)
+	case version < shimapi.Oldest:
+		return fmt.Errorf("the shim speaks version %d of its protocol, this sandflow knows %d to %d: it is too old: %w",
+			version, shimapi.Oldest, shimapi.Protocol, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // start binds the shim's sockets and starts the process on them.

@@ -55,7 +55,7 @@ func (t *podTasks) Create(ctx context.Context, r CreateRequest) (int, error) {
 	}
 	req := &shimapi.CreateRequest{
 		Id: r.ID, Bundle: r.Bundle, Terminal: r.Terminal, Stdin: r.Stdin, StdinOnce: r.StdinOnce,
-		LogPath: r.LogPath, MaxLogLine: int32(t.m.cfg.MaxLogLine), //nolint:gosec // configured, small
+		LogPath: r.LogPath, LogDir: r.LogDir, MaxLogLine: int32(t.m.cfg.MaxLogLine), //nolint:gosec // configured, small
 		Binary: t.handler.Binary, Root: t.root(), SystemdCgroup: t.handler.SystemdCgroup,
 		Checkpoint: r.Checkpoint,
 	}

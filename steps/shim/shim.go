@@ -88,7 +88,17 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	if err != nil {
 		return err
 	}
-	return steps.PodShim.Set(r, steps.Shim{Address: s.Address, Streams: s.Streams, PID: s.PID, PIDNamespace: s.PIDNamespace})
+	return steps.PodShim.Set(r, steps.Shim(s))
+}
+
+// Admit refuses the record of a pod whose shim this daemon cannot speak to. It is for
+// engine.Options.
+func Admit(v *engine.View) error {
+	s, ok, err := steps.PodShim.Get(v)
+	if err != nil || !ok || v.Workflow != steps.Sandbox {
+		return nil //nolint:nilerr // a slot that cannot be read is for those to tell who need it
+	}
+	return runtime.CheckProtocol(s.Protocol)
 }
 
 // Undo ends the shim and all that it still runs.

@@ -25,7 +25,10 @@ var ErrSlowClient = errors.New("client does not read the container's output, det
 // Options of a Hub.
 type Options struct {
 	LogPath string // empty: no log
-	MaxLine int    // 0: DefaultMaxLine
+	// LogDir is the directory above LogPath that the log stays in whatever links there
+	// are; empty: that of LogPath.
+	LogDir  string
+	MaxLine int // 0: DefaultMaxLine
 	// OnLogError is told when writing the log begins to fail.
 	OnLogError func(error)
 	// Stdin is the write end of the container's stdin, or nil. The hub closes it.
@@ -54,7 +57,7 @@ type Hub struct {
 
 // New opens the log. Nothing is read before Start.
 func New(o Options) (*Hub, error) {
-	l, err := OpenLog(o.LogPath, o.OnLogError)
+	l, err := OpenLog(o.LogDir, o.LogPath, o.OnLogError)
 	if err != nil {
 		return nil, err
 	}

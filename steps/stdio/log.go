@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -34,7 +33,7 @@ const (
 // record. It never holds up the one who writes because of a failing disk: what
 // cannot be written is dropped whole records at a time, and counted.
 type Log struct {
-	path string
+	dir, path string
 
 	mu      sync.Mutex
 	file    *os.File // nil once closed, or if there is no path
@@ -45,34 +44,20 @@ type Log struct {
 
 var recordBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeSize+DefaultMaxLine+64); return &b }}
 
-// OpenLog opens or makes the file and the directories above it. An empty path
-// gives a log that drops everything. onError, if not nil, is told of the first
-// failing write of a row of them.
-func OpenLog(path string, onError func(error)) (*Log, error) {
-	l := &Log{path: path, onError: onError}
+// OpenLog opens or makes the file and the directories above it; below dir no link
+// is followed (see openLogFile). An empty path gives a log that drops everything.
+// onError, if not nil, is told of the first failing write of a row of them.
+func OpenLog(dir, path string, onError func(error)) (*Log, error) {
+	l := &Log{dir: dir, path: path, onError: onError}
 	if path == "" {
 		return l, nil
 	}
-	f, err := openLogFile(path)
+	f, err := openLogFile(dir, path)
 	if err != nil {
 		return nil, err
 	}
 	l.file = f
 	return l, nil
-}
-
-func openLogFile(path string) (*os.File, error) {
-	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("open container log %q: path is not absolute: %w", path, errdefs.ErrInvalidArgument)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("make directory of container log: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
-	if err != nil {
-		return nil, fmt.Errorf("open container log: %w", err)
-	}
-	return f, nil
 }
 
 // Append writes the records that fill emits, all with the present time, in one
@@ -160,7 +145,7 @@ func (l *Log) Reopen() error {
 	if l.file == nil {
 		return fmt.Errorf("reopen container log %s: it is closed: %w", l.path, errdefs.ErrFailedPrecondition)
 	}
-	f, err := openLogFile(l.path)
+	f, err := openLogFile(l.dir, l.path)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func read(t *testing.T, path string) string {
 
 func TestLogFormat(t *testing.T) { // cases 22 and 25
 	path := filepath.Join(t.TempDir(), "not", "yet", "0.log")
-	l, err := OpenLog(path, nil)
+	l, err := OpenLog("", path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestLogFormat(t *testing.T) { // cases 22 and 25
 }
 
 func TestLogPaths(t *testing.T) { // case 25
-	l, err := OpenLog("", nil)
+	l, err := OpenLog("", "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,10 +61,10 @@ func TestLogPaths(t *testing.T) { // case 25
 	if err := l.Reopen(); err != nil {
 		t.Error(err)
 	}
-	if _, err := OpenLog("relative.log", nil); !errdefs.IsInvalidArgument(err) {
+	if _, err := OpenLog("", "relative.log", nil); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("relative path: %v", err)
 	}
-	if _, err := OpenLog(t.TempDir(), nil); err == nil {
+	if _, err := OpenLog("", t.TempDir(), nil); err == nil {
 		t.Error("a directory passes for a log")
 	}
 }
@@ -72,7 +72,7 @@ func TestLogPaths(t *testing.T) { // case 25
 func TestLogRotation(t *testing.T) { // case 23
 	dir := t.TempDir()
 	path := filepath.Join(dir, "0.log")
-	l, err := OpenLog(path, nil)
+	l, err := OpenLog("", path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestLogRotation(t *testing.T) { // case 23
 func TestReopenThatFailsKeepsTheOldFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	path := filepath.Join(dir, "0.log")
-	l, err := OpenLog(path, nil)
+	l, err := OpenLog("", path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestFullDiskTearsNoRecord(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	path := filepath.Join(dir, "0.log")
 	told := 0
-	l, err := OpenLog(path, func(error) { told++ })
+	l, err := OpenLog("", path, func(error) { told++ })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,23 +72,30 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	if err != nil {
 		return fmt.Errorf("start container %s: %w", r.ID(), err)
 	}
-	pid, err := a.run(ctx, tasks, r.ID(), req)
+	pid, err := a.run(ctx, tasks, a.createRequest(r.ID(), req, view))
 	if err != nil {
 		return err
 	}
 	return steps.ContainerTask.Set(r, steps.Task{PID: pid, Started: time.Now()})
 }
 
-// run creates and starts the container and gives its init's PID.
-func (a *Action) run(ctx context.Context, tasks runtime.Tasks, id string, req steps.Ctr) (int, error) {
+// createRequest is what is asked of the runtime.
+func (a *Action) createRequest(id string, req steps.Ctr, view steps.PodView) runtime.CreateRequest {
 	c := req.Config.M
 	create := runtime.CreateRequest{
-		ID: id, Bundle: a.cfg.ContainerDir(id), LogPath: req.LogPath,
+		ID: id, Bundle: a.cfg.ContainerDir(id),
+		LogPath: req.LogPath, LogDir: view.Pod.Config.M.GetLogDirectory(),
 		Terminal: c.GetTty(), Stdin: c.GetStdin(), StdinOnce: c.GetStdinOnce(),
 	}
 	if req.Restored {
 		create.Checkpoint = filepath.Join(a.cfg.DumpDir(id), "checkpoint")
 	}
+	return create
+}
+
+// run creates and starts the container and gives its init's PID.
+func (a *Action) run(ctx context.Context, tasks runtime.Tasks, create runtime.CreateRequest) (int, error) {
+	id := create.ID
 	pid, err := tasks.Create(ctx, create)
 	if err != nil {
 		return 0, fmt.Errorf("create container %s: %w", id, err)
@@ -96,7 +103,7 @@ func (a *Action) run(ctx context.Context, tasks runtime.Tasks, id string, req st
 	if err := tasks.Start(ctx, id); err != nil {
 		return 0, fmt.Errorf("start container %s: %w", id, err)
 	}
-	if req.Restored {
+	if create.Checkpoint != "" {
 		_ = os.RemoveAll(a.cfg.DumpDir(id)) // it has served; else it goes with the volumes
 	}
 	if pid != 0 {

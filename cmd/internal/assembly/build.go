@@ -17,6 +17,7 @@ import (
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
+	"github.com/sandflow-cri/sandflow/steps/shim"
 
 	// The actions register themselves.
 	_ "github.com/sandflow-cri/sandflow/steps/files"
@@ -76,7 +77,7 @@ func Build(c *config.Config, set *plugin.Set, journal engine.Journal, observers 
 		}
 	}
 	o := c.EngineOptions()
-	o.Journal, o.Observers, o.Known = journal, observers, found.names
+	o.Journal, o.Observers, o.Known, o.Admit = journal, observers, found.names, shim.Admit
 	o.Lookup = func(name string) (engine.Action, bool) {
 		a, ok := found.byName[name]
 		return a, ok

@@ -100,7 +100,9 @@ type InfoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Pid   int32                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
 	// init_pid is the init of the shared PID namespace, or 0.
-	InitPid       int32 `protobuf:"varint,2,opt,name=init_pid,json=initPid,proto3" json:"init_pid,omitempty"`
+	InitPid int32 `protobuf:"varint,2,opt,name=init_pid,json=initPid,proto3" json:"init_pid,omitempty"`
+	// protocol is the version of what the shim speaks; 0 is that of shims older than the field.
+	Protocol      int32 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,6 +151,13 @@ func (x *InfoResponse) GetInitPid() int32 {
 	return 0
 }
 
+func (x *InfoResponse) GetProtocol() int32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
 type CreateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -163,7 +172,10 @@ type CreateRequest struct {
 	SystemdCgroup bool                   `protobuf:"varint,10,opt,name=systemd_cgroup,json=systemdCgroup,proto3" json:"systemd_cgroup,omitempty"`
 	// checkpoint is the directory of the dump that the processes are restored from when the
 	// container is started; empty: they are made anew.
-	Checkpoint    string `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Checkpoint string `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	// log_dir is the directory above log_path that the log must stay in: no link below it is
+	// followed. Empty: the directory of log_path.
+	LogDir        string `protobuf:"bytes,12,opt,name=log_dir,json=logDir,proto3" json:"log_dir,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +283,13 @@ func (x *CreateRequest) GetSystemdCgroup() bool {
 func (x *CreateRequest) GetCheckpoint() string {
 	if x != nil {
 		return x.Checkpoint
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetLogDir() string {
+	if x != nil {
+		return x.LogDir
 	}
 	return ""
 }
@@ -431,10 +450,11 @@ const file_shim_proto_rawDesc = "" +
 	"\n" +
 	"shim.proto\x12\x10sandflow.shim.v1\"\a\n" +
 	"\x05Empty\"\r\n" +
-	"\vInfoRequest\";\n" +
+	"\vInfoRequest\"W\n" +
 	"\fInfoResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x19\n" +
-	"\binit_pid\x18\x02 \x01(\x05R\ainitPid\"\xb8\x02\n" +
+	"\binit_pid\x18\x02 \x01(\x05R\ainitPid\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\x05R\bprotocol\"\xd1\x02\n" +
 	"\rCreateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\tR\x06bundle\x12\x1a\n" +
@@ -451,7 +471,8 @@ const file_shim_proto_rawDesc = "" +
 	" \x01(\bR\rsystemdCgroup\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\v \x01(\tR\n" +
-	"checkpoint\"\"\n" +
+	"checkpoint\x12\x17\n" +
+	"\alog_dir\x18\f \x01(\tR\x06logDir\"\"\n" +
 	"\x0eCreateResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\"\"\n" +
 	"\x10ContainerRequest\x12\x0e\n" +
