@@ -80,14 +80,16 @@ func newLab(build string) (*Lab, error) {
 
 // remove takes away what namespaces do not: the directory and the cgroups.
 func (l *Lab) remove() error {
-	var errs []error
+	return errors.Join(RemoveCgroups(l.CgroupParent), RemoveCgroups(l.CgroupParent+"-pods"), os.RemoveAll(l.Dir))
+}
+
+// RemoveCgroups removes a cgroup and those below it from every hierarchy.
+func RemoveCgroups(path string) error {
 	all, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
-	errs = append(errs, err)
+	errs := []error{err}
 	for _, m := range all {
-		errs = append(errs, removeCgroup(filepath.Join(m.Mountpoint, l.CgroupParent)))
-		errs = append(errs, removeCgroup(filepath.Join(m.Mountpoint, l.CgroupParent+"-pods")))
+		errs = append(errs, removeCgroup(filepath.Join(m.Mountpoint, path)))
 	}
-	errs = append(errs, os.RemoveAll(l.Dir))
 	return errors.Join(errs...)
 }
 

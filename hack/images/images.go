@@ -32,6 +32,8 @@ const (
 	Nginx = "registry.k8s.io/e2e-test-images/nginx:1.14-2"
 	// Pause is an image for sandbox containers.
 	Pause = "registry.k8s.io/pause:3.10.1"
+	// Agnhost is the image that Kubernetes' own tests use, made by AddAgnhost.
+	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 	// Demo is the image in the archive that Build writes: a web server and a shell.
 	Demo = "sandflow.example/demo:1"
 )

@@ -38,7 +38,7 @@ type file struct {
 var epoch = time.Unix(0, 0).UTC()
 
 // layer makes a gzipped layer of files; parent directories are added.
-func layer(files []file) (v1.Layer, error) {
+func layer(files []file, more ...tarball.LayerOption) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	made := map[string]bool{".": true}
@@ -59,7 +59,7 @@ func layer(files []file) (v1.Layer, error) {
 	raw := buf.Bytes()
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(raw)), nil
-	}, tarball.WithMediaType(types.OCILayer))
+	}, append(more, tarball.WithMediaType(types.OCILayer))...)
 }
 
 func parents(w *tar.Writer, made map[string]bool, dir string) error {

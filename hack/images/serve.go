@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Registry is a registry on loopback that has the built images under their repositories,
+// Registry is a registry that has the built images under their repositories,
 // whatever the registry host they are asked for at.
 type Registry struct {
 	// Addr is host:port.
@@ -36,9 +36,14 @@ type Registry struct {
 	done   chan error
 }
 
-// Serve starts a registry with the images that Build left under dir.
+// Serve starts a registry on loopback with the images that Build left under dir.
 func Serve(ctx context.Context, dir string) (*Registry, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	return ServeAt(ctx, dir, "127.0.0.1:0")
+}
+
+// ServeAt does the same at another address, host:port.
+func ServeAt(ctx context.Context, dir, address string) (*Registry, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("could not listen for the image registry: %w", err)
 	}
@@ -82,7 +87,7 @@ func (r *Registry) fill(ctx context.Context, dir string) error {
 		if strings.HasPrefix(repo, DigestRepository+":") {
 			r.Digest = d.Digest
 		}
-		ref, err := name.ParseReference(r.Addr+"/"+repo, name.Insecure)
+		ref, err := r.reference(d.Annotations[nameAnnotation])
 		if err != nil {
 			return err
 		}
@@ -91,6 +96,12 @@ func (r *Registry) fill(ctx context.Context, dir string) error {
 		}
 	}
 	return nil
+}
+
+// reference is where this registry has an image.
+func (r *Registry) reference(image string) (name.Reference, error) {
+	_, repo, _ := strings.Cut(image, "/")
+	return name.ParseReference(r.Addr+"/"+repo, name.Insecure)
 }
 
 // WriteHosts writes dir/_default/hosts.toml, which sends every pull to this registry.
