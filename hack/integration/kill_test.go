@@ -6,6 +6,7 @@ package integration
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,6 +135,24 @@ func TestShimKilled(t *testing.T) {
 		return n.pods()[0].GetState() == cri.PodSandboxState_SANDBOX_NOTREADY
 	})
 	n.remove(pod)
+	n.same()
+}
+
+// TestShimDirectoryRemoved removes what is known of a shim by hand: it is found all the same,
+// and ended with all that it runs.
+func TestShimDirectoryRemoved(t *testing.T) {
+	n := newNode(t, options{})
+	cfg := n.pod("hidden")
+	cfg.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+	pod := n.run(cfg)
+	c := n.ctr("c", "sleep", "976543")
+	c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+	n.started(pod, cfg, c)
+	must(t, os.RemoveAll(filepath.Join(n.daemon.State, "pods", pod, "shim")))
+	n.remove(pod)
+	if left := append(n.pidsWith(pod), n.pidsWith("976543")...); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
 	n.same()
 }
 

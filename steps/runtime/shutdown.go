@@ -10,13 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
@@ -40,12 +38,15 @@ func (m *Manager) Shutdown(ctx context.Context, podID, dir string) error {
 
 func (m *Manager) shutdown(ctx context.Context, podID, dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		if err := m.killStrays(podID, dir); err != nil {
+			return err
+		}
 		return errors.Join(unpin(pidNamespace(dir)), os.RemoveAll(m.tmp(podID)))
 	}
 	if err := m.ask(ctx, dir); err != nil && !errdefs.IsUnavailable(err) {
 		klog.FromContext(ctx).Info("Shim did not shut down by itself, killing it", "sandbox", podID, "err", err)
 	}
-	if err := killShim(dir); err != nil {
+	if err := m.killShim(podID, dir); err != nil {
 		return err
 	}
 	if err := m.deleteLeft(ctx, dir); err != nil {
@@ -87,40 +88,14 @@ func (m *Manager) ask(ctx context.Context, dir string) error {
 	}
 }
 
-// killShim kills the shim and its init by what is recorded of them and, for a
-// shim that a crash of the daemon left without a record, by its directory.
-func killShim(dir string) error {
+// killShim kills the shim and its init by what is recorded of them, and what can be found of
+// a shim without a record.
+func (m *Manager) killShim(podID, dir string) error {
 	errs := []error{bundle.KillProcess(filepath.Join(dir, bundle.ShimFile))}
 	if _, err := os.Stat(filepath.Join(dir, bundle.ShimFile)); err != nil {
-		errs = append(errs, killByDir(dir))
+		errs = append(errs, m.killStrays(podID, dir))
 	}
 	return errors.Join(append(errs, bundle.KillProcess(filepath.Join(dir, bundle.InitFile)))...)
-}
-
-// killByDir kills the processes that work in dir, where nobody but a shim has to.
-func killByDir(dir string) error {
-	dir, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return err
-	}
-	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, p := range procs {
-		pid, err := strconv.Atoi(p.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		if cwd, err := os.Readlink(filepath.Join("/proc", p.Name(), "cwd")); err != nil || cwd != dir {
-			continue
-		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // deleteLeft deletes the containers that the shim could not delete any more.

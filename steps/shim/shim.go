@@ -20,6 +20,7 @@ import (
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/pod"
 	"github.com/sandflow-cri/sandflow/steps/runtime"
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
 	"github.com/sandflow-cri/sandflow/steps/spec/cgroups"
 )
 
@@ -102,7 +103,16 @@ func Admit(v *engine.View) error {
 }
 
 // Undo ends the shim and all that it still runs.
-func (a *Action) Undo(ctx context.Context, r *engine.Run) error { return a.remove(ctx, r.ID()) }
+func (a *Action) Undo(ctx context.Context, r *engine.Run) error {
+	if err := a.remove(ctx, r.ID()); err != nil {
+		return err
+	}
+	// The shim's directory names the cgroup of its init; somebody may have removed it.
+	if req, ok, err := steps.PodRequest.Get(r); err == nil && ok && sharedPID(req.Config.M) {
+		return bundle.RemoveCgroupPath(a.initCgroup(req.Config.M, r.ID()))
+	}
+	return nil
+}
 
 func (a *Action) remove(ctx context.Context, id string) error {
 	dir, err := pod.Dir(a.cfg, id)

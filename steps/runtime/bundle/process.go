@@ -71,6 +71,30 @@ func KillProcess(path string) error {
 	if again, err := ReadProcess(path); err != nil || again != pid {
 		return err // it has gone, and fd is another one
 	}
+	return killAndWait(fd, pid)
+}
+
+// KillIf kills a process and waits, bounded, until it is gone, if want says that it is the
+// one. No process there is success.
+func KillIf(pid int, want func() bool) error {
+	if !want() {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) { // gone, or a thread
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if !want() { // it has gone, and fd is another one
+		return nil
+	}
+	return killAndWait(fd, pid)
+}
+
+func killAndWait(fd, pid int) error {
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
