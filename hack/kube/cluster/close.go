@@ -50,7 +50,7 @@ func (c *Cluster) where() world.Where {
 	return world.Where{CgroupParent: c.lab.CgroupParent, Processes: true}
 }
 
-// empty removes everything that has pods.
+// empty removes everything that has pods, and services, which kube-proxy has rules for.
 func (c *Cluster) empty(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		files, err := filepath.Glob(filepath.Join(n.Root(manifestDir), "*"))
@@ -67,7 +67,7 @@ func (c *Cluster) empty(ctx context.Context) error {
 		return nil
 	}
 	return c.run(ctx, "delete", "--all-namespaces", "--all", "--grace-period=1", "--timeout=90s",
-		"deployments,statefulsets,daemonsets,cronjobs,jobs,replicationcontrollers,replicasets,pods")
+		"deployments,statefulsets,daemonsets,cronjobs,jobs,replicationcontrollers,replicasets,services,pods")
 }
 
 // retire checks that the node has nothing left of any pod, and ends its programs in order.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,7 +52,7 @@ func (n *Node) warmUp(ctx context.Context) (err error) {
 // count lists everything on the node that pods can leave, in the node itself.
 func (n *Node) count(ctx context.Context) (world.World, error) {
 	file := filepath.Join(n.Dir, "world.json")
-	args := []string{"count", file, "--cgroups", n.CgroupRoot, "--leases", "/var/lib/cni/networks/pods"}
+	args := []string{"count", file, "--cgroups", n.CgroupRoot, "--leases", "/var/lib/cni/networks"}
 	if n.kind != Upstream {
 		args = append(args, "--state", "/run/sandflow", "--root", "/var/lib/sandflow")
 	}
@@ -80,7 +81,7 @@ func (n *Node) Left(ctx context.Context) ([]string, error) {
 		}
 		var more []string
 		for line := range strings.Lines(world.Diff(n.before, now)) {
-			if strings.HasPrefix(line, "+") && !proxied(line) {
+			if strings.HasPrefix(line, "+") && !expected(line) {
 				more = append(more, n.Name+": "+strings.TrimSpace(line))
 			}
 		}
@@ -98,5 +99,16 @@ func (n *Node) Left(ctx context.Context) ([]string, error) {
 // leftPatience is more than kubelet takes to clean up after the last pod.
 const leftPatience = 30 * time.Second
 
-// proxied says that a line is about kube-proxy's rules, which come and go with services.
-func proxied(line string) bool { return strings.Contains(line, "kube-proxy") }
+// expected says that a line is about what comes with the first pods and stays: kubelet's cgroups
+// of the classes of service, and the layers of images.
+func expected(line string) bool {
+	kind, name, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "+ ")), ": ")
+	switch kind {
+	case "cgroups":
+		return slices.Contains([]string{"kubepods", "besteffort", "burstable"}, filepath.Base(name))
+	case "snapshot directories": // of images
+		return true
+	default:
+		return false
+	}
+}
