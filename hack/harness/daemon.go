@@ -46,6 +46,7 @@ type Daemon struct {
 	program string
 	cmd     *exec.Cmd
 	done    chan error
+	exited  chan struct{}
 }
 
 // Start starts the daemon and waits until it answers.
@@ -63,8 +64,11 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("could not start %s: %w", d.Name, err)
 	}
-	d.done = make(chan error, 1)
-	go func() { d.done <- d.cmd.Wait() }()
+	d.done, d.exited = make(chan error, 1), make(chan struct{})
+	go func(cmd *exec.Cmd, done chan<- error, exited chan<- struct{}) {
+		done <- cmd.Wait()
+		close(exited)
+	}(d.cmd, d.done, d.exited)
 	if err := d.wait(ctx); err != nil {
 		return errors.Join(err, d.Kill())
 	}
@@ -98,6 +102,9 @@ func (d *Daemon) wait(ctx context.Context) error {
 
 // PID is the process ID of the running daemon.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Exited is closed when the daemon that was started last has ended, by whatever cause.
+func (d *Daemon) Exited() <-chan struct{} { return d.exited }
 
 // Stop ends the daemon in order and waits for it.
 func (d *Daemon) Stop() error { return d.end(syscall.SIGTERM) }
