@@ -14,6 +14,10 @@ export CGO_ENABLED := 0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 MODULE  := github.com/sandflow-cri/sandflow
 LDFLAGS := -s -w -X $(MODULE)/cmd/internal/version.Commit=$(VERSION)
+# A release has a version: make package RELEASE=1.2.3
+ifdef RELEASE
+LDFLAGS += -X $(MODULE)/cmd/internal/version.Version=$(RELEASE)
+endif
 GOBUILD := go build -ldflags '$(LDFLAGS)'
 LAB     := $(CURDIR)/build/bin/lab
 INLAB   := -exec '$(LAB) run'
@@ -61,7 +65,7 @@ lint: ## Run golangci-lint and shellcheck
 .PHONY: unit
 unit: ## Run the unit tests with the race detector, each package in a laboratory of its own (root)
 	CGO_ENABLED=1 go test -race -timeout 10m $(INLAB) \
-		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e /hack/conformance)
+		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e /hack/conformance -e /hack/deploy)
 
 .PHONY: integration
 integration: build faults images ## Run the integration tests in a laboratory (root)
@@ -87,6 +91,18 @@ conformance: build images ## Run all specs of critest and print a table (root)
 docs-conformance: ## Write docs/conformance.md from runs against containerd and sandflow (root)
 	SANDFLOW_DOCS=1 SANDFLOW_PEER=containerd go test -count=1 -timeout 20m $(INLAB) ./hack/conformance || true
 	SANDFLOW_DOCS=1 go test -count=1 -timeout 20m $(INLAB) ./hack/conformance
+
+.PHONY: package
+package: tools-package build ## Build the Debian package into build/package
+	@VERSION=$(RELEASE) hack/package.sh
+
+.PHONY: tools-package
+tools-package:
+	@hack/tools.sh package
+
+.PHONY: package-check
+package-check: tools-run tools-package build images ## Install, upgrade and purge the package in a machine with systemd; kubeadm's own checks (root)
+	go test -count=1 -timeout 10m $(INLAB) ./hack/deploy
 
 .PHONY: bench
 bench: tools build images ## Measure sandflowd and an upstream containerd side by side (root)

@@ -10,6 +10,7 @@
 #   run       Debian packages, runc, CNI plugins, crictl, ctr
 #   test      critest, ginkgo, an upstream containerd with its shim
 #   lint      golangci-lint, shellcheck
+#   package   nfpm, kubeadm, systemd and D-Bus for the machine that the package is tried in
 #   node      kubelet, and the image program agnhost
 #   cluster   etcd, Kubernetes' control plane, kube-proxy, kubectl
 #   e2e       Kubernetes' node tests and end-to-end tests
@@ -134,6 +135,14 @@ lint_tools() {
 	once golangci-lint "$GOLANGCI_LINT_VERSION" golangci
 }
 
+nfpm() { goinstall "$bin" "github.com/goreleaser/nfpm/v2/cmd/nfpm@$NFPM_VERSION"; }
+
+package_tools() {
+	debian systemd dbus
+	once nfpm "$NFPM_VERSION" nfpm
+	once kubeadm "$KUBERNETES_VERSION" kubernetes build cmd/kubeadm
+}
+
 node_tools() {
 	once kubelet "$KUBERNETES_VERSION" kubernetes build cmd/kubelet
 	once agnhost "$KUBERNETES_VERSION" kubernetes build test/images/agnhost
@@ -166,7 +175,7 @@ command -v go >/dev/null || die "Go is missing: install the version that go.mod 
 [ $# -gt 0 ] || set -- run test lint
 for group in "$@"; do
 	case $group in
-	run | test | lint | node | cluster | e2e | generate) "${group}_tools" ;;
-	*) die "unknown group $group: know run, test, lint, node, cluster, e2e, generate" ;;
+	run | test | lint | package | node | cluster | e2e | generate) "${group}_tools" ;;
+	*) die "unknown group $group: know run, test, lint, package, node, cluster, e2e, generate" ;;
 	esac
 done
