@@ -106,7 +106,6 @@ func (daemon) Sweep(_ context.Context, r *admin.SweepRequest) (*admin.SweepRespo
 	out := &admin.SweepResponse{Found: []*admin.Found{{Kind: "netns", Name: "/run/x/ns/net"}, {Kind: "snapshot", Name: "c9"}}}
 	if !r.GetDryRun() {
 		out.Found[1].Error = "device is busy"
-		return out, nil
 	}
 	out.Found = append(out.Found, &admin.Found{Kind: "firewall rules", Name: "drop", Unswept: true})
 	return out, nil
@@ -117,6 +116,7 @@ func (d daemon) Doctor(ctx context.Context, r *admin.DoctorRequest) (*admin.Doct
 	out := &admin.DoctorResponse{
 		Conditions: []*admin.Condition{{Type: "RuntimeReady", Ready: true}, {Type: "NetworkReady", Reason: "NoNetwork", Message: "no\nfile"}},
 		Stuck:      flows.GetStuck(),
+		Unwell:     []*admin.Unwell{{Workflow: "sandbox", Id: podID, Name: "default/web", Why: "its shim is gone"}},
 		Kinds:      []*admin.Kind{{Name: "mounts", Total: 12, Nobodys: 2}, {Name: "shims", Total: 3}},
 		Things: []*admin.Thing{
 			{Kind: "mounts", Name: "/run/x", Nobodys: true},

@@ -19,8 +19,9 @@ func (c *cli) doctorCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Look for what is not as it should be", Args: cobra.NoArgs,
 		Long: `Look at the node and list what belongs to no pod or container, which of these are
-stuck on their way down and why, and what keeps the daemon from running pods. It
-changes nothing. The exit code is 4 if anything is found.`,
+stuck on their way down and why, pods whose shim is gone or does not answer, and
+what keeps the daemon from running pods. It changes nothing. The exit code is 4 if
+anything is found.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.call(cmd.Context(), callTimeout, func(ctx context.Context, a admin.AdminClient) error {
 				r, err := a.Doctor(ctx, &admin.DoctorRequest{All: all})
@@ -52,7 +53,7 @@ func healthy(r *admin.DoctorResponse) bool {
 			return false
 		}
 	}
-	return len(r.GetStuck()) == 0 && r.GetIncomplete() == ""
+	return len(r.GetStuck()) == 0 && len(r.GetUnwell()) == 0 && r.GetIncomplete() == ""
 }
 
 func (c *cli) writeDoctor(out io.Writer, r *admin.DoctorResponse, all bool) {
@@ -73,6 +74,14 @@ func (c *cli) writeDoctor(out io.Writer, r *admin.DoctorResponse, all bool) {
 	if len(r.GetStuck()) > 0 {
 		fmt.Fprintln(out)
 		writeStuck(out, r.GetStuck(), c.now())
+	}
+	if len(r.GetUnwell()) > 0 {
+		fmt.Fprintln(out)
+		fmt.Fprintln(w, "UNWELL\tID\tNAME\tWHY")
+		for _, u := range r.GetUnwell() {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", u.GetWorkflow(), short(u.GetId()), orDash(u.GetName()), oneLine(u.GetWhy()))
+		}
+		_ = w.Flush()
 	}
 	fmt.Fprintln(out)
 	if r.GetIncomplete() != "" {

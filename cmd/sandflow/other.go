@@ -110,7 +110,8 @@ func (c *cli) sweepCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sweep", Short: "Remove what no pod or container owns", Args: cobra.NoArgs,
 		Long: `Remove what this daemon's actions made and no record knows. It runs at each start
-too. With --dry-run it is only listed, and the exit code is 4 if there is any.`,
+too. With --dry-run it is only listed. The exit code is 4 if anything is left over
+afterwards: all of it in a dry run, otherwise what the actions do not sweep.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.call(cmd.Context(), sweepTimeout, func(ctx context.Context, a admin.AdminClient) error {
 				r, err := a.Sweep(ctx, &admin.SweepRequest{DryRun: dry})
@@ -129,19 +130,21 @@ too. With --dry-run it is only listed, and the exit code is 4 if there is any.`,
 }
 
 func sweepExit(found []*admin.Found, dry bool) error {
-	if dry && len(found) > 0 {
-		return exit{code: exitFound}
-	}
-	failed := 0
+	failed, left := 0, dry && len(found) > 0
 	for _, f := range found {
 		if f.GetError() != "" {
 			failed++
 		}
+		left = left || f.GetUnswept()
 	}
-	if failed > 0 {
+	switch {
+	case failed > 0:
 		return fmt.Errorf("%d of %d leftovers could not be removed", failed, len(found))
+	case left:
+		return exit{code: exitFound}
+	default:
+		return nil
 	}
-	return nil
 }
 
 func writeFound(out io.Writer, found []*admin.Found, dry bool) {
@@ -159,7 +162,7 @@ func writeFound(out io.Writer, found []*admin.Found, dry bool) {
 		case f.GetUnswept():
 			result = "left over, but not swept: yours to remove"
 		case dry:
-			result = "left over"
+			result = "left over: a sweep removes it"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.GetKind(), f.GetName(), result)
 	}

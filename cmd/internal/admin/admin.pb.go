@@ -1182,7 +1182,7 @@ type Found struct {
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Why it could not be removed; empty if it was, or in a dry run.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// In a dry run: the actions do not sweep it, it is for the operator to remove.
+	// The actions do not sweep it, it is for the operator to remove.
 	Unswept       bool `protobuf:"varint,4,opt,name=unswept,proto3" json:"unswept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1300,7 +1300,9 @@ type DoctorResponse struct {
 	// How many there are of each kind.
 	Kinds []*Kind `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	// What could not be looked at; empty if all could.
-	Incomplete    string `protobuf:"bytes,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	Incomplete string `protobuf:"bytes,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// Pods that stand and are not as they should be.
+	Unwell        []*Unwell `protobuf:"bytes,6,rep,name=unwell,proto3" json:"unwell,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1370,6 +1372,82 @@ func (x *DoctorResponse) GetIncomplete() string {
 	return ""
 }
 
+func (x *DoctorResponse) GetUnwell() []*Unwell {
+	if x != nil {
+		return x.Unwell
+	}
+	return nil
+}
+
+// Unwell is a pod whose shim has gone, or does not answer.
+type Unwell struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workflow      string                 `protobuf:"bytes,1,opt,name=workflow,proto3" json:"workflow,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unwell) Reset() {
+	*x = Unwell{}
+	mi := &file_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unwell) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unwell) ProtoMessage() {}
+
+func (x *Unwell) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unwell.ProtoReflect.Descriptor instead.
+func (*Unwell) Descriptor() ([]byte, []int) {
+	return file_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Unwell) GetWorkflow() string {
+	if x != nil {
+		return x.Workflow
+	}
+	return ""
+}
+
+func (x *Unwell) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Unwell) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Unwell) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // Condition is what kubelet is told of the daemon's readiness.
 type Condition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1383,7 +1461,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_admin_proto_msgTypes[22]
+	mi := &file_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1473,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_proto_msgTypes[22]
+	mi := &file_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1486,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_admin_proto_rawDescGZIP(), []int{22}
+	return file_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Condition) GetType() string {
@@ -1456,7 +1534,7 @@ type Thing struct {
 
 func (x *Thing) Reset() {
 	*x = Thing{}
-	mi := &file_admin_proto_msgTypes[23]
+	mi := &file_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1546,7 @@ func (x *Thing) String() string {
 func (*Thing) ProtoMessage() {}
 
 func (x *Thing) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_proto_msgTypes[23]
+	mi := &file_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1559,7 @@ func (x *Thing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Thing.ProtoReflect.Descriptor instead.
 func (*Thing) Descriptor() ([]byte, []int) {
-	return file_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Thing) GetKind() string {
@@ -1530,7 +1608,7 @@ type Kind struct {
 
 func (x *Kind) Reset() {
 	*x = Kind{}
-	mi := &file_admin_proto_msgTypes[24]
+	mi := &file_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1620,7 @@ func (x *Kind) String() string {
 func (*Kind) ProtoMessage() {}
 
 func (x *Kind) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_proto_msgTypes[24]
+	mi := &file_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1633,7 @@ func (x *Kind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kind.ProtoReflect.Descriptor instead.
 func (*Kind) Descriptor() ([]byte, []int) {
-	return file_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Kind) GetName() string {
@@ -1668,7 +1746,7 @@ const file_admin_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
 	"\aunswept\x18\x04 \x01(\bR\aunswept\"!\n" +
 	"\rDoctorRequest\x12\x10\n" +
-	"\x03all\x18\x01 \x01(\bR\x03all\"\xff\x01\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\"\xb2\x02\n" +
 	"\x0eDoctorResponse\x12<\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1c.sandflow.admin.v1.ConditionR\n" +
@@ -1678,7 +1756,13 @@ const file_admin_proto_rawDesc = "" +
 	"\x05kinds\x18\x04 \x03(\v2\x17.sandflow.admin.v1.KindR\x05kinds\x12\x1e\n" +
 	"\n" +
 	"incomplete\x18\x05 \x01(\tR\n" +
-	"incomplete\"g\n" +
+	"incomplete\x121\n" +
+	"\x06unwell\x18\x06 \x03(\v2\x19.sandflow.admin.v1.UnwellR\x06unwell\"Z\n" +
+	"\x06Unwell\x12\x1a\n" +
+	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"g\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x16\n" +
@@ -1715,7 +1799,7 @@ func file_admin_proto_rawDescGZIP() []byte {
 	return file_admin_proto_rawDescData
 }
 
-var file_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_admin_proto_goTypes = []any{
 	(*InfoRequest)(nil),           // 0: sandflow.admin.v1.InfoRequest
 	(*InfoResponse)(nil),          // 1: sandflow.admin.v1.InfoResponse
@@ -1739,51 +1823,53 @@ var file_admin_proto_goTypes = []any{
 	(*Found)(nil),                 // 19: sandflow.admin.v1.Found
 	(*DoctorRequest)(nil),         // 20: sandflow.admin.v1.DoctorRequest
 	(*DoctorResponse)(nil),        // 21: sandflow.admin.v1.DoctorResponse
-	(*Condition)(nil),             // 22: sandflow.admin.v1.Condition
-	(*Thing)(nil),                 // 23: sandflow.admin.v1.Thing
-	(*Kind)(nil),                  // 24: sandflow.admin.v1.Kind
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
+	(*Unwell)(nil),                // 22: sandflow.admin.v1.Unwell
+	(*Condition)(nil),             // 23: sandflow.admin.v1.Condition
+	(*Thing)(nil),                 // 24: sandflow.admin.v1.Thing
+	(*Kind)(nil),                  // 25: sandflow.admin.v1.Kind
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
 }
 var file_admin_proto_depIdxs = []int32{
-	25, // 0: sandflow.admin.v1.InfoResponse.started:type_name -> google.protobuf.Timestamp
+	26, // 0: sandflow.admin.v1.InfoResponse.started:type_name -> google.protobuf.Timestamp
 	4,  // 1: sandflow.admin.v1.FlowsResponse.flows:type_name -> sandflow.admin.v1.Flow
 	6,  // 2: sandflow.admin.v1.FlowsResponse.stuck:type_name -> sandflow.admin.v1.Stuck
 	5,  // 3: sandflow.admin.v1.Flow.steps:type_name -> sandflow.admin.v1.Step
-	25, // 4: sandflow.admin.v1.Stuck.since:type_name -> google.protobuf.Timestamp
-	25, // 5: sandflow.admin.v1.Stuck.retry:type_name -> google.protobuf.Timestamp
+	26, // 4: sandflow.admin.v1.Stuck.since:type_name -> google.protobuf.Timestamp
+	26, // 5: sandflow.admin.v1.Stuck.retry:type_name -> google.protobuf.Timestamp
 	13, // 6: sandflow.admin.v1.TimelinesResponse.subjects:type_name -> sandflow.admin.v1.Subject
 	13, // 7: sandflow.admin.v1.TimelineResponse.subjects:type_name -> sandflow.admin.v1.Subject
 	14, // 8: sandflow.admin.v1.Subject.flows:type_name -> sandflow.admin.v1.FlowRun
 	16, // 9: sandflow.admin.v1.FlowRun.span:type_name -> sandflow.admin.v1.Span
 	15, // 10: sandflow.admin.v1.FlowRun.actions:type_name -> sandflow.admin.v1.ActionRun
 	16, // 11: sandflow.admin.v1.ActionRun.span:type_name -> sandflow.admin.v1.Span
-	25, // 12: sandflow.admin.v1.Span.start:type_name -> google.protobuf.Timestamp
-	26, // 13: sandflow.admin.v1.Span.duration:type_name -> google.protobuf.Duration
+	26, // 12: sandflow.admin.v1.Span.start:type_name -> google.protobuf.Timestamp
+	27, // 13: sandflow.admin.v1.Span.duration:type_name -> google.protobuf.Duration
 	19, // 14: sandflow.admin.v1.SweepResponse.found:type_name -> sandflow.admin.v1.Found
-	22, // 15: sandflow.admin.v1.DoctorResponse.conditions:type_name -> sandflow.admin.v1.Condition
+	23, // 15: sandflow.admin.v1.DoctorResponse.conditions:type_name -> sandflow.admin.v1.Condition
 	6,  // 16: sandflow.admin.v1.DoctorResponse.stuck:type_name -> sandflow.admin.v1.Stuck
-	23, // 17: sandflow.admin.v1.DoctorResponse.things:type_name -> sandflow.admin.v1.Thing
-	24, // 18: sandflow.admin.v1.DoctorResponse.kinds:type_name -> sandflow.admin.v1.Kind
-	0,  // 19: sandflow.admin.v1.Admin.Info:input_type -> sandflow.admin.v1.InfoRequest
-	2,  // 20: sandflow.admin.v1.Admin.Flows:input_type -> sandflow.admin.v1.FlowsRequest
-	7,  // 21: sandflow.admin.v1.Admin.SetLimit:input_type -> sandflow.admin.v1.SetLimitRequest
-	9,  // 22: sandflow.admin.v1.Admin.Timelines:input_type -> sandflow.admin.v1.TimelinesRequest
-	11, // 23: sandflow.admin.v1.Admin.Timeline:input_type -> sandflow.admin.v1.TimelineRequest
-	17, // 24: sandflow.admin.v1.Admin.Sweep:input_type -> sandflow.admin.v1.SweepRequest
-	20, // 25: sandflow.admin.v1.Admin.Doctor:input_type -> sandflow.admin.v1.DoctorRequest
-	1,  // 26: sandflow.admin.v1.Admin.Info:output_type -> sandflow.admin.v1.InfoResponse
-	3,  // 27: sandflow.admin.v1.Admin.Flows:output_type -> sandflow.admin.v1.FlowsResponse
-	8,  // 28: sandflow.admin.v1.Admin.SetLimit:output_type -> sandflow.admin.v1.SetLimitResponse
-	10, // 29: sandflow.admin.v1.Admin.Timelines:output_type -> sandflow.admin.v1.TimelinesResponse
-	12, // 30: sandflow.admin.v1.Admin.Timeline:output_type -> sandflow.admin.v1.TimelineResponse
-	18, // 31: sandflow.admin.v1.Admin.Sweep:output_type -> sandflow.admin.v1.SweepResponse
-	21, // 32: sandflow.admin.v1.Admin.Doctor:output_type -> sandflow.admin.v1.DoctorResponse
-	26, // [26:33] is the sub-list for method output_type
-	19, // [19:26] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	24, // 17: sandflow.admin.v1.DoctorResponse.things:type_name -> sandflow.admin.v1.Thing
+	25, // 18: sandflow.admin.v1.DoctorResponse.kinds:type_name -> sandflow.admin.v1.Kind
+	22, // 19: sandflow.admin.v1.DoctorResponse.unwell:type_name -> sandflow.admin.v1.Unwell
+	0,  // 20: sandflow.admin.v1.Admin.Info:input_type -> sandflow.admin.v1.InfoRequest
+	2,  // 21: sandflow.admin.v1.Admin.Flows:input_type -> sandflow.admin.v1.FlowsRequest
+	7,  // 22: sandflow.admin.v1.Admin.SetLimit:input_type -> sandflow.admin.v1.SetLimitRequest
+	9,  // 23: sandflow.admin.v1.Admin.Timelines:input_type -> sandflow.admin.v1.TimelinesRequest
+	11, // 24: sandflow.admin.v1.Admin.Timeline:input_type -> sandflow.admin.v1.TimelineRequest
+	17, // 25: sandflow.admin.v1.Admin.Sweep:input_type -> sandflow.admin.v1.SweepRequest
+	20, // 26: sandflow.admin.v1.Admin.Doctor:input_type -> sandflow.admin.v1.DoctorRequest
+	1,  // 27: sandflow.admin.v1.Admin.Info:output_type -> sandflow.admin.v1.InfoResponse
+	3,  // 28: sandflow.admin.v1.Admin.Flows:output_type -> sandflow.admin.v1.FlowsResponse
+	8,  // 29: sandflow.admin.v1.Admin.SetLimit:output_type -> sandflow.admin.v1.SetLimitResponse
+	10, // 30: sandflow.admin.v1.Admin.Timelines:output_type -> sandflow.admin.v1.TimelinesResponse
+	12, // 31: sandflow.admin.v1.Admin.Timeline:output_type -> sandflow.admin.v1.TimelineResponse
+	18, // 32: sandflow.admin.v1.Admin.Sweep:output_type -> sandflow.admin.v1.SweepResponse
+	21, // 33: sandflow.admin.v1.Admin.Doctor:output_type -> sandflow.admin.v1.DoctorResponse
+	27, // [27:34] is the sub-list for method output_type
+	20, // [20:27] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_admin_proto_init() }
@@ -1797,7 +1883,7 @@ func file_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_proto_rawDesc), len(file_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -76,6 +76,10 @@ func (fakeNode) Conditions(context.Context) ([]*runtime.RuntimeCondition, error)
 	return nil, errors.New("still starting")
 }
 
+func (fakeNode) Unwell(context.Context) map[string]string {
+	return map[string]string{"aa11": "its shim is gone"}
+}
+
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 type fakeHistory map[string][]engine.Entry
@@ -253,7 +257,7 @@ func TestTimelinesSweepInfo(t *testing.T) {
 		t.Errorf("what the actions do not sweep: %v", f)
 	}
 	wet, err := c.Sweep(t.Context(), &SweepRequest{})
-	if err != nil || wet.GetFound()[0].GetError() != "busy" {
+	if err != nil || len(wet.GetFound()) != 2 || wet.GetFound()[0].GetError() != "busy" || !wet.GetFound()[1].GetUnswept() {
 		t.Errorf("sweep: %v, %v", wet, err)
 	}
 	i, err := c.Info(t.Context(), &InfoRequest{})
@@ -273,6 +277,9 @@ func TestDoctor(t *testing.T) {
 	}
 	if s := r.GetStuck(); len(s) != 2 || !s[0].GetSince().AsTime().Equal(t0) {
 		t.Errorf("stuck: %v", s)
+	}
+	if u := r.GetUnwell(); len(u) != 1 || u[0].GetId() != "aa11" || u[0].GetName() != "default/web" || u[0].GetWhy() != "its shim is gone" {
+		t.Errorf("unwell: %v", u)
 	}
 	if k := r.GetKinds(); len(k) != 2 || k[0].GetTotal() != 1 || k[0].GetNobodys() != 0 || k[1].GetNobodys() != 2 {
 		t.Errorf("kinds: %v", k)

@@ -17,6 +17,8 @@ type Node interface {
 	Things(ctx context.Context) ([]world.Thing, error)
 	// Conditions are what kubelet is told of the daemon's readiness.
 	Conditions(ctx context.Context) ([]*runtime.RuntimeCondition, error)
+	// Unwell gives what is wrong with pods that stand, by their IDs.
+	Unwell(ctx context.Context) map[string]string
 }
 
 // Doctor looks for what is not as it should be.
@@ -30,6 +32,13 @@ func (s *Server) Doctor(ctx context.Context, r *DoctorRequest) (*DoctorResponse,
 		out.Conditions = append(out.Conditions, &Condition{
 			Type: c.GetType(), Ready: c.GetStatus(), Reason: c.GetReason(), Message: c.GetMessage(),
 		})
+	}
+	unwell := s.node.Unwell(ctx)
+	for _, v := range s.engine.List(workflowSandbox) {
+		if why := unwell[v.ID]; why != "" {
+			name, _ := Describe(v.Workflow, v.Name)
+			out.Unwell = append(out.Unwell, &Unwell{Workflow: v.Workflow, Id: v.ID, Name: name, Why: why})
+		}
 	}
 	things, err := s.node.Things(ctx)
 	if ctx.Err() != nil {

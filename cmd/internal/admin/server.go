@@ -119,9 +119,11 @@ func stuckOf(v *engine.View) *Stuck {
 	if since.IsZero() { // damaged
 		since = v.Changed
 	}
-	out.Since = timestamppb.New(since)
+	// As far away by the clock as it is in truth, also when the clock has been set since.
+	now := time.Now()
+	out.Since = timestamppb.New(now.Add(-now.Sub(since)))
 	if !v.Retry.IsZero() {
-		out.Retry = timestamppb.New(v.Retry)
+		out.Retry = timestamppb.New(now.Add(v.Retry.Sub(now)))
 	}
 	return out
 }
@@ -143,7 +145,8 @@ func (s *Server) SetLimit(_ context.Context, r *SetLimitRequest) (*SetLimitRespo
 	return &SetLimitResponse{Before: clamp(before)}, nil
 }
 
-// Sweep finds, and unless it is a dry run removes, what no record knows.
+// Sweep finds, and unless it is a dry run removes, what no record knows. What the actions do
+// not sweep is told in both cases.
 func (s *Server) Sweep(ctx context.Context, r *SweepRequest) (*SweepResponse, error) {
 	found, err := s.engine.Sweep(ctx, r.GetDryRun())
 	if err != nil {
@@ -152,9 +155,6 @@ func (s *Server) Sweep(ctx context.Context, r *SweepRequest) (*SweepResponse, er
 	out := &SweepResponse{}
 	for _, f := range found {
 		out.Found = append(out.Found, &Found{Kind: f.Kind, Name: f.Name, Error: f.Error})
-	}
-	if !r.GetDryRun() {
-		return out, nil
 	}
 	things, err := s.node.Things(ctx)
 	if err != nil {

@@ -8,14 +8,17 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/cmd/internal/assembly"
 	"github.com/sandflow-cri/sandflow/cmd/internal/config"
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
+	taskruntime "github.com/sandflow-cri/sandflow/steps/runtime"
 	"github.com/sandflow-cri/sandflow/steps/world"
 )
 
@@ -65,6 +68,48 @@ func records(e *engine.Engine) []world.Record {
 }
 
 var errStarting = errors.New("the daemon is still taking up what the last run left")
+
+// unwellAtOnce is how many shims are asked side by side.
+const unwellAtOnce = 16
+
+// Unwell implements admin.Node.
+func (n *node) Unwell(ctx context.Context) map[string]string {
+	var mu sync.Mutex
+	out := map[string]string{}
+	var g errgroup.Group
+	g.SetLimit(unwellAtOnce)
+	for _, v := range n.launch.engine.List(steps.Sandbox) {
+		if v.Phase != engine.Standing || v.Station != steps.Ready {
+			continue
+		}
+		g.Go(func() error {
+			if why := n.unwell(ctx, v); why != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				out[v.ID] = why
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	return out
+}
+
+func (n *node) unwell(ctx context.Context, v *engine.View) string {
+	if lost, _, err := steps.PodLost.Get(v); err != nil || lost {
+		return "its shim is gone"
+	}
+	request, _, err := steps.PodRequest.Get(v)
+	shim, _, serr := steps.PodShim.Get(v)
+	if err = errors.Join(err, serr); err != nil {
+		return err.Error()
+	}
+	err = n.launch.services.Runtime.Answers(ctx, taskruntime.Pod{ID: v.ID, Handler: request.Handler, Address: shim.Address})
+	if err != nil && ctx.Err() == nil {
+		return err.Error()
+	}
+	return ""
+}
 
 // Conditions implements admin.Node.
 func (n *node) Conditions(ctx context.Context) ([]*runtime.RuntimeCondition, error) {
