@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
@@ -40,7 +41,8 @@ func (n *Network) Prepare(ctx context.Context, a Attachment) (json.RawMessage, e
 }
 
 // Attach runs ADD of every network. If it fails, what was done is not undone:
-// call Detach with the same Saved. The error names pod, network and plugin.
+// call Detach with the same Saved. The error names pod, network and plugin; one of a plugin
+// that failed, took too long or answered nonsense is an errdefs.ErrUnavailable.
 func (n *Network) Attach(ctx context.Context, a Attachment) (Result, error) {
 	if a.Saved == nil {
 		frozen, err := n.Prepare(ctx, a)
@@ -85,6 +87,9 @@ func (n *Network) add(ctx context.Context, s saved, w savedNetwork) (netResult, 
 		return netResult{}, fmt.Errorf("network %q: %w", list.Name, plain(err))
 	}
 	r, err := newNetResult(list, w.IfName, res, withIPs)
+	if err != nil && !errors.Is(err, ErrNoAddress) {
+		err = answerError{err}
+	}
 	if err != nil {
 		return netResult{}, fmt.Errorf("network %q: %w", list.Name, err)
 	}
@@ -162,13 +167,18 @@ func livingNetNS(path string) string {
 
 // plain drops libcni's wrapping around what a plugin said.
 func plain(err error) error {
-	var e *PluginError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*PluginError](err); ok {
 		return e
 	}
-	return err
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return answerError{err}
 }
 
-func timeoutError(d time.Duration) error {
-	return fmt.Errorf("the plugins took longer than %s: %w", d, context.DeadlineExceeded)
-}
+// answerError is an error over what a plugin has answered: errdefs.ErrUnavailable.
+type answerError struct{ error }
+
+func (e answerError) Unwrap() []error { return []error{errdefs.ErrUnavailable, e.error} }
+
+func timeoutError(d time.Duration) error { return &timeLimitError{d} }

@@ -189,23 +189,23 @@ func TestBadPlugins(t *testing.T) {
 		says  []string
 	}{
 		"no address":  {`echo '{}'; exit 0`, cni.ErrNoAddress, nil},
-		"no output":   {`exit 0`, nil, []string{`network "a"`}},
+		"no output":   {`exit 0`, errdefs.ErrUnavailable, []string{`network "a"`}},
 		"null":        {`echo null; exit 0`, cni.ErrNoAddress, nil},
-		"not JSON":    {`echo hello; exit 0`, nil, []string{`network "a"`}},
-		"an array":    {`echo '[]'; exit 0`, nil, []string{`network "a"`}},
-		"bad address": {`echo '{"ips":[{"address":"nonsense"}]}'; exit 0`, nil, []string{"nonsense"}},
-		"failure":     {`echo '{"code":100,"msg":"no more addresses","details":"of 10.9.0.0/24"}'; exit 1`, nil, []string{"plugin fake: ADD", "no more addresses", "of 10.9.0.0/24"}},
-		"mute":        {`exit 3`, nil, []string{"plugin fake: ADD", "exit status 3"}},
-		"stderr only": {`echo gone wrong >&2; exit 3`, nil, []string{"exit status 3", "gone wrong"}},
-		"babble":      {`echo plain text; exit 3`, nil, []string{"plain text", "exit status 3"}},
-		"a flood":     {`head -c 9000000 /dev/zero; exit 0`, nil, []string{"more than"}},
-		"killed":      {`kill -9 $$`, nil, []string{"killed"}},
+		"not JSON":    {`echo hello; exit 0`, errdefs.ErrUnavailable, []string{`network "a"`}},
+		"an array":    {`echo '[]'; exit 0`, errdefs.ErrUnavailable, []string{`network "a"`}},
+		"bad address": {`echo '{"ips":[{"address":"nonsense"}]}'; exit 0`, errdefs.ErrUnavailable, []string{"nonsense"}},
+		"failure":     {`echo '{"code":100,"msg":"no more addresses","details":"of 10.9.0.0/24"}'; exit 1`, errdefs.ErrUnavailable, []string{"plugin fake: ADD", "no more addresses", "of 10.9.0.0/24"}},
+		"mute":        {`exit 3`, errdefs.ErrUnavailable, []string{"plugin fake: ADD", "exit status 3"}},
+		"stderr only": {`echo gone wrong >&2; exit 3`, errdefs.ErrUnavailable, []string{"exit status 3", "gone wrong"}},
+		"babble":      {`echo plain text; exit 3`, errdefs.ErrUnavailable, []string{"plain text", "exit status 3"}},
+		"a flood":     {`head -c 9000000 /dev/zero; exit 0`, errdefs.ErrUnavailable, []string{"more than"}},
+		"killed":      {`kill -9 $$`, errdefs.ErrUnavailable, []string{"killed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, f, n := one(t)
 			f.On(t, "ADD", c.shell)
 			_, err := n.Attach(t.Context(), cni.Attachment{ID: "p1", PodName: "web", PodNamespace: "default"})
-			if err == nil || (c.is != nil && !errors.Is(err, c.is)) {
+			if !errors.Is(err, c.is) {
 				t.Fatalf("attach: %v", err)
 			}
 			wantIn(t, err.Error(), append(c.says, "attach pod default/web (p1)")...)
@@ -218,7 +218,11 @@ func TestHangingPlugin(t *testing.T) {
 	for name, c := range map[string]struct {
 		timeout time.Duration
 		is      error
-	}{"cancelled": {time.Minute, context.Canceled}, "too slow": {300 * time.Millisecond, context.DeadlineExceeded}} {
+		class   error
+	}{
+		"cancelled": {time.Minute, context.Canceled, context.Canceled},
+		"too slow":  {300 * time.Millisecond, context.DeadlineExceeded, errdefs.ErrUnavailable},
+	} {
 		t.Run(name, func(t *testing.T) {
 			_, f, n := one(t, func(cfg *cni.Config) { cfg.Timeout = c.timeout })
 			f.On(t, "ADD", `sleep 300 & echo $! > "$D/child.tmp"; mv "$D/child.tmp" "$D/child"; wait`)
@@ -233,8 +237,8 @@ func TestHangingPlugin(t *testing.T) {
 			if errors.Is(c.is, context.Canceled) {
 				cancel()
 			}
-			if err := <-failed; !errors.Is(err, c.is) {
-				t.Fatalf("attach: %v", err)
+			if err := <-failed; !errors.Is(err, c.is) || !errors.Is(errdefs.Resolve(err), c.class) {
+				t.Fatalf("attach: %v, of class %v", err, errdefs.Resolve(err))
 			} else {
 				wantIn(t, err.Error(), "plugin fake", "killed")
 			}

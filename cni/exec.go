@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -62,8 +63,24 @@ func (e *PluginError) Error() string {
 	return b.String()
 }
 
-// Unwrap gives how the process ended.
-func (e *PluginError) Unwrap() error { return e.Err }
+// Unwrap gives how the process ended and, unless the caller has ended it, that the
+// network is not available now: errdefs.ErrUnavailable.
+func (e *PluginError) Unwrap() []error {
+	_, ours := errors.AsType[*timeLimitError](e.Err)
+	if !ours && (errors.Is(e.Err, context.Canceled) || errors.Is(e.Err, context.DeadlineExceeded)) {
+		return []error{e.Err}
+	}
+	return []error{errdefs.ErrUnavailable, e.Err}
+}
+
+// timeLimitError is the end of what took longer than the configuration allows.
+type timeLimitError struct{ limit time.Duration }
+
+func (e *timeLimitError) Error() string {
+	return fmt.Sprintf("the plugins took longer than %s", e.limit)
+}
+
+func (e *timeLimitError) Unwrap() error { return context.DeadlineExceeded }
 
 // pluginExec is libcni's way to plugin programs: each in a process group of
 // its own that is killed whole when the context ends, and killed by the kernel

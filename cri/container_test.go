@@ -108,17 +108,6 @@ func TestCase16TimesOfAFailedStart(t *testing.T) {
 	}
 }
 
-func TestMergeResourcesKeepsWhatIsNotSaid(t *testing.T) {
-	was := &runtimeapi.LinuxContainerResources{CpuShares: 10, MemoryLimitInBytes: 1 << 20, HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB"}}}
-	got := mergeResources(was, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 2 << 20, HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "1GB"}}})
-	if got.GetCpuShares() != 10 || got.GetMemoryLimitInBytes() != 2<<20 || len(got.GetHugepageLimits()) != 1 || got.GetHugepageLimits()[0].GetPageSize() != "1GB" {
-		t.Errorf("merged to %v", got)
-	}
-	if was.GetMemoryLimitInBytes() != 1<<20 {
-		t.Error("the merge changed what it was given")
-	}
-}
-
 func TestFilters(t *testing.T) {
 	c := &runtimeapi.Container{Id: "abcdef", PodSandboxId: "p1", State: runtimeapi.ContainerState_CONTAINER_RUNNING, Labels: map[string]string{"a": "1", "b": "2"}}
 	running := &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}

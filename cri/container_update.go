@@ -7,15 +7,16 @@ import (
 	"context"
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/spec"
 )
 
-// UpdateContainerResources changes the limits of a running container, or those
-// that a created one will start with.
+// UpdateContainerResources changes the limits of a running container, or those that a
+// created one will start with: all that the request names, or when one of them cannot be
+// had none, and the status tells what it told before.
 func (s *Server) UpdateContainerResources(ctx context.Context, r *runtime.UpdateContainerResourcesRequest) (*runtime.UpdateContainerResourcesResponse, error) {
 	c, err := s.findContainer(r.GetContainerId())
 	if err != nil {
@@ -31,40 +32,39 @@ func (s *Server) UpdateContainerResources(ctx context.Context, r *runtime.Update
 }
 
 func (s *Server) updateResources(ctx context.Context, c container, r *runtime.UpdateContainerResourcesRequest) error {
-	resources, err := spec.Resources(r.GetLinux())
+	limits, _, err := spec.Update(c.resources().GetLinux(), r.GetLinux())
 	if err != nil {
 		return err
 	}
 	if err := c.updatable(); err != nil {
 		return err
 	}
-	limits, err := s.askPlugins(ctx, c, resources)
+	wanted, err := s.askPlugins(ctx, c, limits)
 	if err != nil {
 		return err
 	}
-	if err := s.setLimits(ctx, c, limits, r.GetAnnotations()); err != nil {
-		return err
+	err = s.engine.Hold(ctx, steps.Container, c.ID, func(ctx context.Context, v *engine.View) error {
+		c := newContainer(v) // as it is now
+		if err := c.updatable(); err != nil {
+			return err
+		}
+		limits, merged, err := spec.Update(c.resources().GetLinux(), r.GetLinux())
+		if err != nil {
+			return err
+		}
+		if wanted != nil { // what plugins have made of it
+			limits, merged = wanted, spec.Merge(merged, criResources(wanted))
+		}
+		if c.running() == nil {
+			// That of processes is inherited, and cannot be changed for all of a container.
+			merged.OomScoreAdj = c.resources().GetLinux().GetOomScoreAdj()
+		}
+		return s.change(ctx, c, newLimits{limits, r.GetLinux().GetOomScoreAdj(), r.GetAnnotations(), merged})
+	})
+	if err == nil {
+		s.services.NRI.UpdatedContainer(ctx, c.ID)
 	}
-	defer s.services.NRI.UpdatedContainer(ctx, c.ID)
-	merged := mergeResources(c.resources().GetLinux(), r.GetLinux())
-	if limits != resources { // what plugins have made of it
-		merged = mergeResources(merged, criResources(limits))
-	}
-	return s.engine.Amend(ctx, steps.Container, c.ID,
-		steps.ContainerResources.With(protoOf(&runtime.ContainerResources{Linux: merged})))
-}
-
-// mergeResources lays an update over what was in force: zero leaves a value as it is.
-func mergeResources(was, update *runtime.LinuxContainerResources) *runtime.LinuxContainerResources {
-	merged := &runtime.LinuxContainerResources{}
-	if was != nil {
-		merged, _ = proto.Clone(was).(*runtime.LinuxContainerResources)
-	}
-	if len(update.GetHugepageLimits()) > 0 {
-		merged.HugepageLimits = nil // a list is replaced, not added to
-	}
-	proto.Merge(merged, update)
-	return merged
+	return err
 }
 
 // ReopenContainerLog makes the log file anew after it was renamed.

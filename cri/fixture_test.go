@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -222,6 +223,16 @@ func (noLayers) ImageFS(context.Context) (snapshot.FS, error) {
 type memoryJournal struct {
 	mu   sync.Mutex
 	data map[string][]byte
+	full int // the number of writes to come until all fail; 0: none does
+}
+
+var errFull = fmt.Errorf("the disk is full: %w", unix.ENOSPC)
+
+// fills makes the writes after the next ones fail; a negative number ends that.
+func (m *memoryJournal) fills(after int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full = after + 1
 }
 
 func (m *memoryJournal) Load(f func(string, []byte) error) error {
@@ -236,6 +247,12 @@ func (m *memoryJournal) Load(f func(string, []byte) error) error {
 func (m *memoryJournal) Write(changes []engine.Change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.full == 1 {
+		return errFull
+	}
+	if m.full > 1 {
+		m.full--
+	}
 	for _, c := range changes {
 		if c.Data == nil {
 			delete(m.data, c.Key)

@@ -14,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/sandflow-cri/sandflow/engine"
-	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/nri"
 	"github.com/sandflow-cri/sandflow/steps/nri/hooks"
 	"github.com/sandflow-cri/sandflow/steps/spec"
@@ -40,10 +39,20 @@ func (p plugins) Update(ctx context.Context, u *api.ContainerUpdate) error {
 		return err
 	}
 	limits := u.GetLinux().GetResources().ToOCI()
-	if err := p.s.setLimits(ctx, c, limits, nil); err != nil {
-		return err
-	}
-	return p.s.amendLimits(ctx, c, limits)
+	return p.s.holdShortly(ctx, c.ID, func(ctx context.Context, v *engine.View) error {
+		c := newContainer(v)
+		if err := c.updatable(); err != nil {
+			return err
+		}
+		whole, merged, err := spec.Update(c.resources().GetLinux(), criResources(limits))
+		if err != nil {
+			return err
+		}
+		if m := limits.Memory; m != nil && whole.Memory != nil {
+			m.Swap = whole.Memory.Swap // follows from the limit if the plugin does not say
+		}
+		return p.s.change(ctx, c, newLimits{limits: limits, merged: merged})
+	})
 }
 
 // evictGrace is how long an evicted container has to end by itself.
@@ -60,73 +69,11 @@ func (p plugins) Evict(ctx context.Context, id, reason string) error {
 	return err
 }
 
-// updatable refuses an update of a container that has ended.
-func (c container) updatable() error {
-	if c.state() == runtime.ContainerState_CONTAINER_CREATED {
-		return nil
-	}
-	return c.running()
-}
-
-// setLimits changes the limits of a running container, or those that a created
-// one will start with.
-func (s *Server) setLimits(ctx context.Context, c container, limits *specs.LinuxResources, annotations map[string]string) error {
-	switch c.state() {
-	case runtime.ContainerState_CONTAINER_RUNNING:
-		tasks, err := s.services.Runtime.Tasks(s.monitor.podOf(c))
-		if err != nil {
-			return err
-		}
-		return tasks.Update(ctx, c.ID, limits, annotations)
-	case runtime.ContainerState_CONTAINER_CREATED:
-		return spec.UpdateBundle(s.config.ContainerDir(c.ID), limits)
-	default:
-		return c.running()
-	}
-}
-
-// amendLimits records limits that have been set by a plugin.
-func (s *Server) amendLimits(ctx context.Context, c container, limits *specs.LinuxResources) error {
-	return s.engine.Update(ctx, steps.Container, c.ID, func(v *engine.View) ([]engine.Value, error) {
-		merged := mergeResources(newContainer(v).resources().GetLinux(), criResources(limits))
-		return []engine.Value{steps.ContainerResources.With(protoOf(&runtime.ContainerResources{Linux: merged}))}, nil
-	})
-}
-
-// criResources are the limits of an OCI spec that the CRI has words for.
-func criResources(r *specs.LinuxResources) *runtime.LinuxContainerResources {
-	out := &runtime.LinuxContainerResources{Unified: r.Unified}
-	if c := r.CPU; c != nil {
-		out.CpusetCpus, out.CpusetMems = c.Cpus, c.Mems
-		set(&out.CpuQuota, c.Quota)
-		if c.Shares != nil {
-			out.CpuShares = int64(*c.Shares) //nolint:gosec // bounded by the kernel
-		}
-		if c.Period != nil {
-			out.CpuPeriod = int64(*c.Period) //nolint:gosec // bounded by the kernel
-		}
-	}
-	if m := r.Memory; m != nil {
-		set(&out.MemoryLimitInBytes, m.Limit)
-		set(&out.MemorySwapLimitInBytes, m.Swap)
-	}
-	for _, l := range r.HugepageLimits {
-		out.HugepageLimits = append(out.HugepageLimits, &runtime.HugepageLimit{PageSize: l.Pagesize, Limit: l.Limit})
-	}
-	return out
-}
-
-func set(to, from *int64) {
-	if from != nil {
-		*to = *from
-	}
-}
-
-// askPlugins lets plugins change the limits of an update.
+// askPlugins lets plugins change the limits of an update; nil if they want no others.
 func (s *Server) askPlugins(ctx context.Context, c container, limits *specs.LinuxResources) (*specs.LinuxResources, error) {
 	wanted, err := s.services.NRI.UpdateContainer(ctx, c.ID, api.FromOCILinuxResources(limits, nil))
 	if err != nil || wanted == nil {
-		return limits, err
+		return nil, err
 	}
 	changed := wanted.ToOCI()
 	if changed.Memory != nil && changed.Memory.Limit == nil && limits.Memory == nil {

@@ -15,8 +15,9 @@ import (
 	"github.com/sandflow-cri/sandflow/steps/spec"
 )
 
-// UpdatePodSandboxResources records what the pod as a whole may use. Kubelet has
-// changed the pod's cgroup before it asks. What the request leaves out stays as it was.
+// UpdatePodSandboxResources records what the pod as a whole may use, all of it or, when a
+// plugin refuses it or it cannot be journaled, nothing. Kubelet has changed the pod's cgroup
+// before it asks. What the request leaves out stays as it was.
 func (s *Server) UpdatePodSandboxResources(ctx context.Context, r *runtime.UpdatePodSandboxResourcesRequest) (*runtime.UpdatePodSandboxResourcesResponse, error) {
 	p, err := s.readyPod(r.GetPodSandboxId())
 	if err != nil {
@@ -27,7 +28,11 @@ func (s *Server) UpdatePodSandboxResources(ctx context.Context, r *runtime.Updat
 		err = s.services.NRI.UpdatePod(ctx, p.ID, hooks.Resources(r.GetOverhead()), hooks.Resources(r.GetResources()))
 	}
 	if err == nil {
-		err = s.engine.Amend(ctx, steps.Sandbox, p.ID, values...)
+		err = s.engine.Hold(ctx, steps.Sandbox, p.ID, func(ctx context.Context, v *engine.View) error {
+			p := newPod(v) // as it is now
+			return s.amend(ctx, steps.Sandbox, p.ID, values,
+				steps.PodOverhead.With(protoOf(p.overhead())), steps.PodResources.With(protoOf(p.resources())))
+		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox %s: %w", p.ID, err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -17,7 +18,8 @@ import (
 
 // byError is the one table from errors to gRPC codes: the first entry that an
 // error is decides. The engine's come first, since they tell what became of the
-// move, whatever its cause was.
+// move, whatever its cause was; then what this node has run out of, whatever was
+// being done.
 var byError = []struct {
 	is   func(error) bool
 	code codes.Code
@@ -31,10 +33,17 @@ var byError = []struct {
 	{is(engine.ErrClosed), codes.Unavailable},
 	{is(engine.ErrUnknownFlow), codes.Internal},
 	{is(engine.ErrUnset), codes.Internal},
+	{is(unix.ENOSPC), codes.ResourceExhausted},
+	{is(unix.EDQUOT), codes.ResourceExhausted},
+	{is(unix.EMFILE), codes.ResourceExhausted},
+	{is(unix.ENFILE), codes.ResourceExhausted},
+	{is(unix.ENOMEM), codes.ResourceExhausted},
 }
 
 // byClass maps the class of an error as errdefs.Resolve finds it: the
-// outermost one.
+// outermost one. An error without a class is Unknown: the words of an OCI runtime,
+// and a registry out of reach, whose first word kubelet reads only then
+// (k8s.io/cri-api/pkg/errors).
 var byClass = map[error]codes.Code{
 	context.Canceled:              codes.Canceled,
 	context.DeadlineExceeded:      codes.DeadlineExceeded,
@@ -56,8 +65,8 @@ var byClass = map[error]codes.Code{
 	errdefs.ErrUnauthenticated:    codes.Unauthenticated,
 }
 
-// Code is the gRPC code of an error: that of a gRPC status in its chain, else
-// by the table, else Unknown.
+// Code is the gRPC code of an error: by the table, else that of a gRPC status in its
+// chain, else that of its class, else Unknown.
 func Code(err error) codes.Code {
 	if err == nil {
 		return codes.OK
@@ -67,7 +76,7 @@ func Code(err error) codes.Code {
 			return e.code
 		}
 	}
-	if s, ok := status.FromError(err); ok {
+	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
 		return s.Code()
 	}
 	return byClass[class(err)]

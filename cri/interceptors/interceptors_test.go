@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -18,13 +19,16 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 	"k8s.io/klog/v2"
 
+	"github.com/sandflow-cri/sandflow/cni"
 	"github.com/sandflow-cri/sandflow/engine"
 )
 
@@ -67,8 +71,21 @@ func TestCode(t *testing.T) {
 		{fmt.Errorf("x: %w", engine.ErrUnknownFlow), codes.Internal},
 		{fmt.Errorf("x: %w", engine.ErrUnset), codes.Internal},
 		{fmt.Errorf("x: %w", &engine.StuckError{Workflow: "sandbox", ID: "1", Err: context.DeadlineExceeded}), codes.Unavailable},
+		{action(&fs.PathError{Op: "write", Path: "/x", Err: unix.ENOSPC}), codes.ResourceExhausted},
+		{fmt.Errorf("x: %w: %w", unix.EDQUOT, errdefs.ErrInvalidArgument), codes.ResourceExhausted},
+		{fmt.Errorf("x: %w", unix.EMFILE), codes.ResourceExhausted},
+		{fmt.Errorf("x: %w", unix.ENFILE), codes.ResourceExhausted},
+		{fmt.Errorf("x: %w", unix.ENOMEM), codes.ResourceExhausted},
+		{fmt.Errorf("x: %w", unix.EIO), codes.Unknown},
+		{action(cni.ErrNoNetwork), codes.Unavailable},
+		{action(cni.ErrNoAddress), codes.FailedPrecondition},
+		{action(&cni.PluginError{Plugin: "bridge", Verb: "ADD", Err: errors.New("exit status 1")}), codes.Unavailable},
+		{action(&cni.PluginError{Plugin: "bridge", Verb: "ADD", Err: context.Canceled}), codes.Canceled},
+		{fmt.Errorf("%w: x", crierrors.ErrRegistryUnavailable), codes.Unknown},
+		{fmt.Errorf("%w: x", crierrors.ErrSignatureValidationFailed), codes.Unknown},
 		{action(&engine.PanicError{Value: errdefs.ErrNotFound}), codes.Internal},
 		{fmt.Errorf("x: %w", status.Error(codes.PermissionDenied, "y")), codes.PermissionDenied},
+		{fmt.Errorf("x: %w: %w", errdefs.ErrFailedPrecondition, status.Error(codes.Unknown, "y")), codes.FailedPrecondition},
 	} {
 		if got := Code(c.err); got != c.want {
 			t.Errorf("%v: %v, want %v", c.err, got, c.want)

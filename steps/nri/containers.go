@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/api"
 )
 
@@ -33,7 +34,7 @@ func (m *Manager) CreateContainer(ctx context.Context, id, podID string) (*api.C
 		request := &api.CreateContainerRequest{Pod: s.podOf(podID, m.podEntry(podID)), Container: full}
 		var err error
 		if answer, err = s.adaptation.CreateContainer(ctx, request); err != nil {
-			return fmt.Errorf("NRI plugins refused container %s: %w", id, err)
+			return fmt.Errorf("NRI plugins refused container %s: %w: %w", id, err, errdefs.ErrFailedPrecondition)
 		}
 		removeEnv(answer.GetAdjust(), env, full.GetEnv())
 		removeDevices(answer.GetAdjust(), devices, full.GetLinux().GetDevices())
@@ -99,7 +100,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 			Pod: s.podOf(c.pod, m.podEntry(c.pod)), Container: s.containerOf(id, c),
 		})
 		if err != nil {
-			return fmt.Errorf("an NRI plugin refused to start container %s: %w", id, err)
+			return fmt.Errorf("an NRI plugin refused to start container %s: %w: %w", id, err, errdefs.ErrFailedPrecondition)
 		}
 		return nil
 	})
@@ -127,7 +128,7 @@ func (m *Manager) UpdateContainer(ctx context.Context, id string, r *api.LinuxRe
 			Pod: s.podOf(c.pod, m.podEntry(c.pod)), Container: s.containerOf(id, c), LinuxResources: r,
 		})
 		if err != nil {
-			return fmt.Errorf("NRI plugins refused the update of container %s: %w", id, err)
+			return fmt.Errorf("NRI plugins refused the update of container %s: %w: %w", id, err, errdefs.ErrFailedPrecondition)
 		}
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/klog/v2"
@@ -53,7 +54,7 @@ func (m *Manager) RunPod(ctx context.Context, id string) error {
 			return nil
 		}
 		if err := s.adaptation.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: p}); err != nil {
-			return fmt.Errorf("an NRI plugin refused sandbox %s: %w", id, err)
+			return fmt.Errorf("an NRI plugin refused sandbox %s: %w: %w", id, err, errdefs.ErrFailedPrecondition)
 		}
 		return nil
 	})
@@ -114,7 +115,7 @@ func (m *Manager) UpdatePod(ctx context.Context, id string, overhead, resources 
 			Pod: s.podOf(id, p), OverheadLinuxResources: overhead, LinuxResources: resources,
 		})
 		if err != nil {
-			return fmt.Errorf("an NRI plugin refused the update of sandbox %s: %w", id, err)
+			return fmt.Errorf("an NRI plugin refused the update of sandbox %s: %w: %w", id, err, errdefs.ErrFailedPrecondition)
 		}
 		return nil
 	})
