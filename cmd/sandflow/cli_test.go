@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -289,6 +290,37 @@ func TestConfig(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestConfigNamesWhatIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	shim, runc, plain := write("shim", "", 0o755), write("runc", "", 0o755), write("plain", "", 0o600)
+	write("10.conflist", "{}", 0o600)
+	const text = "[runtime]\nshim = %q\n[runtime.handlers.runc]\nbinary = %q\n[cni]\nconf_dir = %q\nbin_dirs = [%q]\n"
+	good := write("good.toml", fmt.Sprintf(text, shim, runc, dir, dir), 0o600)
+	if code, out, _ := runCLI(t, "config", "check", good); code != 0 || out != good+": good\n" {
+		t.Errorf("exit code %d, output %s", code, out)
+	}
+	none := filepath.Join(dir, "none")
+	bad := write("bad.toml", fmt.Sprintf(text, plain, none, none, none), 0o600)
+	code, out, _ := runCLI(t, "config", "check", bad)
+	for _, want := range []string{":2: runtime.shim: ", ":4: runtime.handlers.runc.binary: ", ":6: cni.conf_dir: ", ":7: cni.bin_dirs: "} {
+		if code != 0 || !strings.Contains(out, "warning: "+bad+want) {
+			t.Errorf("exit code %d, no warning %s in\n%s", code, want, out)
+		}
+	}
+	var v verdict
+	if _, out, _ = runCLI(t, "config", "check", bad, "-o", "json"); json.Unmarshal([]byte(out), &v) != nil || !v.OK || len(v.Warnings) != 4 || v.Warnings[0].Line != 2 {
+		t.Errorf("JSON is %s", out)
 	}
 }
 

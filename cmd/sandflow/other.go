@@ -39,8 +39,9 @@ func (c *cli) configCmd() *cobra.Command {
 		&cobra.Command{
 			Use: "check FILE", Short: "Check a configuration file", Args: cobra.ExactArgs(1),
 			Long: `Check a configuration file, TOML or JSON, the way the daemon does when it starts:
-keys, values, and the flows against the actions of this build. Nothing is
-started. Exit code 4 if anything is wrong.`,
+keys, values, and the flows against the actions of this build. Files that it names
+and that are not on this node are warned of: shim, OCI runtimes, networks. Nothing
+is started. Exit code 4 if anything is wrong; warnings alone do not count.`,
 			RunE: func(cmd *cobra.Command, args []string) error { return c.check(cmd.Context(), args[0]) },
 		},
 	)
@@ -49,9 +50,10 @@ started. Exit code 4 if anything is wrong.`,
 
 // verdict is the JSON form of a check.
 type verdict struct {
-	File   string  `json:"file"`
-	OK     bool    `json:"ok"`
-	Faults []fault `json:"faults"`
+	File     string  `json:"file"`
+	OK       bool    `json:"ok"`
+	Faults   []fault `json:"faults"`
+	Warnings []fault `json:"warnings"`
 }
 
 type fault struct {
@@ -69,7 +71,14 @@ func (c *cli) check(ctx context.Context, file string) error {
 	if err == nil {
 		err = assembly.Check(ctx, cfg)
 	}
-	v := verdict{File: file, OK: err == nil, Faults: faults(err)}
+	v := verdict{File: file, OK: err == nil, Faults: faults(err), Warnings: []fault{}}
+	var missing []*config.Error
+	if err == nil {
+		missing = cfg.Missing()
+	}
+	for _, m := range missing {
+		v.Warnings = append(v.Warnings, faults(m)...)
+	}
 	switch {
 	case c.output == "json":
 		if werr := c.json(v); werr != nil {
@@ -77,6 +86,9 @@ func (c *cli) check(ctx context.Context, file string) error {
 		}
 	case err == nil:
 		fmt.Fprintf(c.out, "%s: good\n", file)
+		for _, m := range missing {
+			fmt.Fprintf(c.out, "warning: %s\n", oneLine(m.Error()))
+		}
 	default:
 		fmt.Fprintln(c.out, err)
 	}

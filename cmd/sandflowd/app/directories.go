@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,37 +67,11 @@ func lock(dir string) (*os.File, error) {
 	}
 }
 
-// findShim turns the configured shim into an absolute path: a bare name is
-// looked for beside this program first, so that a build runs with its own shim.
+// findShim finds the configured shim.
 func findShim(c *config.Config) (string, error) {
-	name := c.Runtime.Shim
-	if strings.Contains(name, "/") {
-		if err := executable(name); err != nil {
-			return "", c.Fault("runtime.shim", err.Error())
-		}
-		return name, nil
-	}
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if executable(beside) == nil {
-			return beside, nil
-		}
-	}
-	found, err := exec.LookPath(name)
+	path, err := c.FindShim()
 	if err != nil {
-		return "", c.Fault("runtime.shim", fmt.Sprintf("there is no program %q beside the daemon or in PATH", name))
+		return "", c.Fault("runtime.shim", err.Error())
 	}
-	return filepath.Abs(found)
-}
-
-func executable(path string) error {
-	st, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return err
-	case st.IsDir() || st.Mode()&0o111 == 0:
-		return fmt.Errorf("%s is not a program", path)
-	default:
-		return nil
-	}
+	return path, nil
 }
