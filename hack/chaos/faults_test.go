@@ -76,7 +76,10 @@ func (f *faults) clear(life, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, name := range []string{life, id} {
-		if err := os.Remove(filepath.Join(f.dir, name)); err != nil && !os.IsNotExist(err) && name != "" {
+		if name == "" {
+			continue
+		}
+		if err := os.Remove(filepath.Join(f.dir, name)); err != nil && !os.IsNotExist(err) {
 			return err
 		}
 	}
