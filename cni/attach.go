@@ -111,6 +111,7 @@ func (n *Network) Detach(ctx context.Context, a Attachment) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.Timeout, timeoutError(n.cfg.Timeout))
 	defer cancel()
 	netns := livingNetNS(s.NetNS)
+	cut := n.begin(s.ID) || netns == "" && s.NetNS != ""
 	var errs []error
 	var left []savedNetwork
 	for _, w := range slices.Backward(s.Networks) {
@@ -119,7 +120,14 @@ func (n *Network) Detach(ctx context.Context, a Attachment) error {
 			left = append([]savedNetwork{w}, left...)
 		}
 	}
+	if len(errs) == 0 && cut {
+		if err := n.unmasquerade(ctx, s.ID); err != nil {
+			errs = append(errs, err)
+			left = s.Networks
+		}
+	}
 	if len(errs) == 0 {
+		n.finish(s.ID)
 		return nil
 	}
 	s.Networks = left
@@ -128,6 +136,21 @@ func (n *Network) Detach(ctx context.Context, a Attachment) error {
 		errs = append(errs, err)
 	}
 	return &DetachError{Remaining: remaining, Err: fmt.Errorf("detach pod %s (%s): %w", s.Pod, s.ID, errors.Join(errs...))}
+}
+
+// begin notes that a pod is being detached, and says whether an earlier try has not got through.
+func (n *Network) begin(id string) (again bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	again = n.detaching[id]
+	n.detaching[id] = true
+	return again
+}
+
+func (n *Network) finish(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.detaching, id)
 }
 
 // del runs DEL of one network.

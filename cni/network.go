@@ -65,8 +65,9 @@ type Network struct {
 
 	// mu guards the fields below and is held while files are read, never while
 	// a plugin runs.
-	mu     sync.Mutex
-	loaded *loaded
+	mu        sync.Mutex
+	loaded    *loaded
+	detaching map[string]bool // pods whose Detach has not succeeded yet
 
 	closeOnce sync.Once
 	closed    chan struct{}
@@ -92,7 +93,7 @@ func New(c Config) (*Network, error) {
 	if c.Timeout <= 0 {
 		c.Timeout = defaultTimeout
 	}
-	return &Network{cfg: c, closed: make(chan struct{})}, nil
+	return &Network{cfg: c, closed: make(chan struct{}), detaching: map[string]bool{}}, nil
 }
 
 // Close ends Run. It does not wait for plugins in flight: those belong to their callers.

@@ -27,6 +27,8 @@ type Networks interface {
 	Attach(ctx context.Context, a cni.Attachment) (cni.Result, error)
 	Detach(ctx context.Context, a cni.Attachment) error
 	GC(ctx context.Context, keep []string) error
+	Masquerades(ctx context.Context) ([]cni.Masquerade, error)
+	RemoveMasquerade(ctx context.Context, m cni.Masquerade) error
 }
 
 // Action is the action "network". Its resource is all that the plugins made

@@ -5,6 +5,7 @@ package network
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -34,11 +35,18 @@ func (a *Action) Init(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Sweep detaches pods that no record knows.
+// Sweep detaches pods that no record knows, and removes the masquerade rules of pods that are
+// not attached: those that we have a record of, and nobody's of the networks that we collect.
 func (a *Action) Sweep(ctx context.Context, s *engine.Sweep) error {
-	ids, err := a.store.list()
+	rules, listing := a.nets.Masquerades(ctx)
+	ids, err := a.store.list() // after the rules, which are made after the file
 	if err != nil {
 		return err
+	}
+	for _, m := range rules {
+		if !slices.Contains(ids, m.ID) && (m.Ours || s.Known(steps.Sandbox, m.ID)) {
+			s.Remove("masquerade rules", m.ID, func() error { return a.nets.RemoveMasquerade(ctx, m) })
+		}
 	}
 	for _, id := range ids {
 		if err := ctx.Err(); err != nil {
@@ -48,5 +56,5 @@ func (a *Action) Sweep(ctx context.Context, s *engine.Sweep) error {
 			s.Remove("network attachment", id, func() error { return a.detach(ctx, id) })
 		}
 	}
-	return nil
+	return listing
 }
