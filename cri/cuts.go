@@ -213,10 +213,6 @@ func (s *Server) mountBase(ctx context.Context, c container) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(s.config.VolumeDir(c.ID), baseName)
-	const mode = 0o711 // as that of the volumes beside it
-	if err := os.MkdirAll(filepath.Dir(dir), mode); err != nil {
-		return "", err
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}

@@ -73,7 +73,7 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	podDir, err := pod.Ensure(a.cfg, r.ID())
+	podDir, err := pod.Ensure(a.cfg, r.ID(), cfg)
 	if err != nil {
 		return fmt.Errorf("make the pod's directory: %w", err)
 	}

@@ -59,7 +59,7 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if _, err := pod.Ensure(a.cfg, r.ID()); err != nil {
+	if _, err := pod.Ensure(a.cfg, r.ID(), req.Config.M); err != nil {
 		return fmt.Errorf("make the pod's directory: %w", err)
 	}
 	if err := pod.MakeDir(p.dir); err != nil {

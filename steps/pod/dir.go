@@ -11,31 +11,50 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/steps"
 )
 
 const (
-	// dirMode lets a user-namespaced or non-root container reach the files that
-	// are mounted into it, and nobody list the pods.
+	// dirMode lets the root of a user namespace go through a directory to its own pod, and
+	// nobody list the pods.
 	dirMode = 0o711
+	// ownMode is that of the directory of one pod or container, and sharedMode if the pod
+	// has a user namespace, whose root has to pass. Others must not: there are programs
+	// with the setuid bit below, and the pod's shared memory, and the IDs are no secret.
+	// What is mounted into a container is reached there, not through here.
+	ownMode    = 0o700
+	sharedMode = 0o710
 	// maxStacked bounds how many mounts may lie on top of each other at one place.
 	maxStacked = 64
 )
 
 // Ensure makes the pod's directory and returns it. Actions that run side by
 // side may all call it.
-func Ensure(c steps.Config, id string) (string, error) {
+func Ensure(c steps.Config, id string, cfg *runtime.PodSandboxConfig) (string, error) {
 	dir, err := Dir(c, id)
 	if err != nil {
 		return "", err
 	}
-	for _, d := range []string{filepath.Dir(dir), dir} {
-		if err := MakeDir(d); err != nil {
-			return "", err
-		}
+	if err := MakeDir(filepath.Dir(dir)); err != nil {
+		return "", err
 	}
-	return dir, nil
+	return dir, MakePrivate(dir, cfg)
+}
+
+// MakePrivate makes a directory that only root can enter, and the root of the pod's user
+// namespace if it has one.
+func MakePrivate(dir string, cfg *runtime.PodSandboxConfig) error {
+	if err := os.Mkdir(dir, ownMode); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	u, ok := UserNamespace(cfg)
+	if !ok {
+		return os.Chmod(dir, ownMode)
+	}
+	_, gid := u.Root()
+	return errors.Join(os.Lchown(dir, 0, gid), os.Chmod(dir, sharedMode))
 }
 
 // MakeDir makes a directory of mode 0711, whatever the umask.

@@ -208,16 +208,16 @@ func TestBandwidth(t *testing.T) {
 func TestDir(t *testing.T) {
 	c := steps.Config{State: t.TempDir()}
 	for _, id := range []string{"", ".", "..", "a/b", "../x", "a\x00"} {
-		if _, err := pod.Ensure(c, id); err == nil {
+		if _, err := pod.Ensure(c, id, nil); err == nil {
 			t.Errorf("id %q was accepted", id)
 		}
 	}
-	dir, err := pod.Ensure(c, "p1")
+	dir, err := pod.Ensure(c, "p1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []string{dir, filepath.Dir(dir)} {
-		if fi, err := os.Stat(d); err != nil || fi.Mode().Perm() != 0o711 {
+	for d, mode := range map[string]os.FileMode{dir: 0o700, filepath.Dir(dir): 0o711} {
+		if fi, err := os.Stat(d); err != nil || fi.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", d, fi.Mode(), err)
 		}
 	}

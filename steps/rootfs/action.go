@@ -58,7 +58,7 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	if err != nil {
 		return err
 	}
-	path, err := ctrdir.Ensure(a.config, r.ID(), dirName)
+	path, err := ctrdir.Ensure(a.config, r.ID(), pod.Pod.Config.M, dirName)
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (m *Manager) launch(ctx context.Context, r LaunchRequest) (Shim, error) {
 		return Shim{}, fmt.Errorf("socket path %s has %d bytes, at most %d work: choose a shorter state directory: %w",
 			s.Address, len(s.Address), maxSocketPath, errdefs.ErrInvalidArgument)
 	}
-	if err := os.MkdirAll(filepath.Dir(r.Dir), 0o711); err != nil {
+	if err := os.MkdirAll(filepath.Dir(r.Dir), 0o700); err != nil {
 		return Shim{}, err
 	}
 	if err := os.Mkdir(r.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -101,7 +101,7 @@ func (a *Action) run(ctx context.Context, id string, req steps.Pod, ns steps.Nam
 	if err != nil {
 		return err
 	}
-	podDir, err := pod.Ensure(a.cfg, id)
+	podDir, err := pod.Ensure(a.cfg, id, req.Config.M)
 	if err != nil {
 		return err
 	}

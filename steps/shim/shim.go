@@ -74,7 +74,7 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	if err != nil {
 		return err
 	}
-	dir, err := pod.Ensure(a.cfg, r.ID())
+	dir, err := pod.Ensure(a.cfg, r.ID(), req.Config.M)
 	if err != nil {
 		return fmt.Errorf("make the pod's directory: %w", err)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps"
+	"github.com/sandflow-cri/sandflow/steps/pod"
 )
 
 const (
@@ -31,7 +32,6 @@ const (
 	configFile = "config.json"
 	// tempFile is fixed, so that undo finds it.
 	tempFile = ".config.json.new"
-	dirMode  = 0o711
 	fileMode = 0o600
 )
 
@@ -104,12 +104,14 @@ func writeSpec(bundle string, b *build) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(bundle, dirMode); err != nil {
-		return err
-	}
-	// Also if it was there, or the umask is strict: the root of a user namespace has to pass.
-	if err := os.Chmod(bundle, dirMode); err != nil {
-		return err
+	if b.podConfig != nil { // else it is there
+		err := pod.MakeDir(filepath.Dir(bundle))
+		if err == nil {
+			err = pod.MakePrivate(bundle, b.podConfig)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	temp := filepath.Join(bundle, tempFile)
 	if err := os.WriteFile(temp, text, fileMode); err != nil {

@@ -44,7 +44,7 @@ func checkBundle(t *testing.T, r *engine.Run) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, mode := range map[string]os.FileMode{out.Bundle: dirMode, filepath.Join(out.Bundle, configFile): fileMode} {
+	for path, mode := range map[string]os.FileMode{out.Bundle: 0o700, filepath.Join(out.Bundle, configFile): fileMode} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}

@@ -21,10 +21,12 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/snapshot"
 	"github.com/sandflow-cri/sandflow/steps"
+	podcheck "github.com/sandflow-cri/sandflow/steps/pod"
 	"github.com/sandflow-cri/sandflow/steps/rootfs"
 	"github.com/sandflow-cri/sandflow/steps/rootfs/ctrdir"
 )
@@ -54,6 +56,7 @@ func (*Action) Fills() engine.Key { return steps.ContainerVolumes.Key() }
 // work is what one Do has to go by.
 type work struct {
 	id         string
+	pod        *runtime.PodSandboxConfig
 	ctr        steps.Ctr
 	rootfs     steps.Rootfs
 	uids, gids []specs.LinuxIDMapping
@@ -74,7 +77,8 @@ func (a *Action) Do(ctx context.Context, r *engine.Run) error {
 	if err != nil {
 		return err
 	}
-	w.uids, w.gids = rootfs.UserNamespace(pod.Pod.Config.M)
+	w.pod = pod.Pod.Config.M
+	w.uids, w.gids = rootfs.UserNamespace(w.pod)
 	copies, err := a.copies(ctx, w)
 	if err != nil {
 		return err
@@ -93,7 +97,7 @@ func (a *Action) copies(ctx context.Context, w work) ([]steps.Volume, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
-		dst, err := a.volumeDir(w.id, target)
+		dst, err := a.volumeDir(w, target)
 		if err == nil {
 			err = fill(dst, target, w)
 		}
@@ -123,13 +127,15 @@ func declared(c steps.Ctr) []string {
 }
 
 // volumeDir makes the directory that holds the container's copies and names the one of target.
-func (a *Action) volumeDir(id, target string) (string, error) {
-	if _, err := ctrdir.Dir(a.config, id); err != nil {
+func (a *Action) volumeDir(w work, target string) (string, error) {
+	if _, err := ctrdir.Dir(a.config, w.id); err != nil {
 		return "", err
 	}
-	dir := a.config.VolumeDir(id)
-	const pass = 0o711 // the copies have the image's modes
-	if err := os.MkdirAll(dir, pass); err != nil {
+	dir := a.config.VolumeDir(w.id)
+	if err := podcheck.MakeDir(filepath.Dir(dir)); err != nil {
+		return "", err
+	}
+	if err := podcheck.MakePrivate(dir, w.pod); err != nil { // the copies have the image's modes
 		return "", err
 	}
 	sum := sha256.Sum256([]byte(target))
@@ -206,7 +212,7 @@ func (a *Action) images(ctx context.Context, w work) ([]steps.Volume, error) {
 
 func (a *Action) mountImage(ctx context.Context, w work, n int, img snapshot.Image) (string, error) {
 	name := fmt.Sprint(n)
-	path, err := ctrdir.Ensure(a.config, w.id, imagesDir, name)
+	path, err := ctrdir.Ensure(a.config, w.id, w.pod, imagesDir, name)
 	if err != nil {
 		return "", err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/pod"
@@ -29,19 +30,23 @@ func Dir(c steps.Config, id string) (string, error) {
 	return c.ContainerDir(id), nil
 }
 
-// Ensure makes the container's directory, which users of other user namespaces may
-// pass through, and directories below it.
-func Ensure(c steps.Config, id string, below ...string) (string, error) {
-	dir, err := Dir(c, id)
-	if err != nil {
-		return "", err
+// Ensure makes the directory of a container of a pod, and directories below it.
+func Ensure(c steps.Config, id string, cfg *runtime.PodSandboxConfig, below ...string) (string, error) {
+	path, err := Dir(c, id)
+	if err == nil {
+		err = pod.MakeDir(filepath.Dir(path))
 	}
-	path := filepath.Dir(dir)
-	for _, name := range append([]string{filepath.Base(dir)}, below...) {
-		path = filepath.Join(path, name)
-		if err := pod.MakeDir(path); err != nil {
-			return "", fmt.Errorf("make the container's directory: %w", err)
+	if err == nil {
+		err = pod.MakePrivate(path, cfg)
+	}
+	for _, name := range below {
+		if err == nil {
+			path = filepath.Join(path, name)
+			err = pod.MakeDir(path)
 		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("make the container's directory: %w", err)
 	}
 	return path, nil
 }
