@@ -79,11 +79,21 @@ func nftRules(ctx context.Context) ([]rule, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nft list ruleset: %w", err)
 	}
+	return parseNft(string(text)), nil
+}
+
+// proxyTable is kube-proxy's: it changes with every service, and has nothing of networks.
+const proxyTable = " kube-proxy"
+
+func parseNft(text string) []rule {
 	var out []rule
-	chain := ""
-	for line := range strings.Lines(string(text)) {
+	table, chain := "", ""
+	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		switch name, opens := strings.CutSuffix(line, " {"); {
+		case opens && strings.HasPrefix(name, "table "):
+			table = name
+		case strings.HasSuffix(table, proxyTable):
 		case opens && strings.HasPrefix(name, "chain "):
 			chain = strings.TrimPrefix(name, "chain ")
 		case opens || line == "" || line == "}":
@@ -91,7 +101,7 @@ func nftRules(ctx context.Context) ([]rule, error) {
 			out = append(out, rule{chain, line})
 		}
 	}
-	return out, nil
+	return out
 }
 
 func legacyRules(ctx context.Context) ([]rule, error) {

@@ -195,3 +195,22 @@ func fatal(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// TestRules reads what nft lists, but for kube-proxy's table.
+func TestRules(t *testing.T) {
+	got := parseNft(`table ip kube-proxy {
+	chain services {
+		ip daddr 10.96.0.1 drop
+	}
+}
+table ip nat {
+	chain CNI-HOSTPORT-DNAT {
+		jump CNI-DN-0123456789abcdef
+	}
+}
+`)
+	want := []rule{{"CNI-HOSTPORT-DNAT", "jump CNI-DN-0123456789abcdef"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

@@ -181,6 +181,9 @@ func (c *Cluster) foundations(ctx context.Context) error {
 	return nil
 }
 
+// Bin is the path of a program in the build directory.
+func (c *Cluster) Bin(name string) string { return c.lab.Bin(name) }
+
 // Kubectl is kubectl with the rights of the administrator.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, c.lab.Bin("kubectl"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"syscall"
+	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -109,23 +111,23 @@ func (n *Node) healthy(ctx context.Context) error {
 	return nil
 }
 
-// Get prints nothing and returns nil if a URL answers with 200.
-func Get(ctx context.Context, url string) error {
+// Get prints what a URL answers, which must be with 200.
+func Get(ctx context.Context, url string, out io.Writer) (err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(r)
+	client := http.Client{Timeout: 10 * time.Second}
+	response, err := client.Do(r)
 	if err != nil {
 		return err
 	}
-	if err := response.Body.Close(); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s", url, response.Status)
 	}
-	return nil
+	_, err = io.Copy(out, response.Body)
+	return err
 }
 
 // start boots the node with everything on it.
@@ -147,12 +149,18 @@ func (n *Node) RestartKubelet(ctx context.Context) error {
 	return n.serveKubelet(ctx)
 }
 
+// StopRuntime ends what serves CRI with a signal.
+func (n *Node) StopRuntime(sig syscall.Signal) error { return n.runtime.stop(sig) }
+
+// StartRuntime starts it again and waits until it answers.
+func (n *Node) StartRuntime(ctx context.Context) error { return n.serve(ctx, n.runtime, n.endpoint()) }
+
 // KillRuntime kills what serves CRI, starts it again and waits until it answers.
 func (n *Node) KillRuntime(ctx context.Context) error {
-	if err := n.runtime.stop(syscall.SIGKILL); err != nil {
+	if err := n.StopRuntime(syscall.SIGKILL); err != nil {
 		return err
 	}
-	return n.serve(ctx, n.runtime, n.endpoint())
+	return n.StartRuntime(ctx)
 }
 
 // Reboot cuts the node's power and boots it again.
