@@ -370,7 +370,8 @@ func (n *node) actions() []action {
 // fault sets the faults; none clears them.
 func (n *node) fault(faults ...string) {
 	n.t.Helper()
-	must(n.t, os.WriteFile(n.faults, []byte(strings.Join(faults, "\n")), 0o644))
+	must(n.t, os.WriteFile(n.faults+".new", []byte(strings.Join(faults, "\n")), 0o644))
+	must(n.t, os.Rename(n.faults+".new", n.faults))
 	_ = os.Remove(n.faults + ".log")
 }
 

@@ -32,6 +32,7 @@ func TestFailedPodsLeaveNothing(t *testing.T) {
 			t.Fatalf("round %d: pod %s was made in spite of the fault", i, id)
 		}
 		cancel()
+		n.quiet()
 		if i%10 == 9 {
 			n.fault()
 			n.remove(n.run(cfg)) // the same metadata
@@ -53,6 +54,7 @@ func TestFailedContainersLeaveNothing(t *testing.T) {
 			t.Fatalf("round %d: container %s was made in spite of the fault", i, id)
 		}
 		cancel()
+		n.quiet()
 	}
 	for _, kind := range []string{"fail", "late"} {
 		n.fault()

@@ -7,9 +7,11 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -187,10 +189,34 @@ func (n *node) same(but ...string) {
 	}
 }
 
-// fault sets the faults of actions; none clears them.
+// fault sets the faults of actions, all at once; none clears them.
 func (n *node) fault(faults ...string) {
 	n.t.Helper()
-	must(n.t, os.WriteFile(n.faults, []byte(strings.Join(faults, "\n")), 0o644))
+	must(n.t, os.WriteFile(n.faults+".new", []byte(strings.Join(faults, "\n")), 0o644))
+	must(n.t, os.Rename(n.faults+".new", n.faults))
+}
+
+// quiet waits until no flow is in flight: one whose caller has gone still is, and takes faults
+// that are meant for the next.
+func (n *node) quiet() {
+	n.t.Helper()
+	waitFor(n.t, "the flows in flight to end", func() bool {
+		out, err := exec.CommandContext(n.t.Context(), n.lab.Bin("sandflow"), "flows", "-o", "json",
+			"--admin-socket", filepath.Join(n.daemon.State, "admin.sock")).Output()
+		must(n.t, err)
+		var r struct {
+			Flows []struct {
+				InFlight int `json:"in_flight"`
+			}
+		}
+		must(n.t, json.Unmarshal(out, &r))
+		for _, f := range r.Flows {
+			if f.InFlight > 0 {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // reached waits until a fault has been injected, and forgets that it was.

@@ -81,12 +81,16 @@ func (f *faults) wait(ctx context.Context, done <-chan struct{}, where string) e
 		if err != nil {
 			return err
 		}
+		select {
+		case <-done: // also if it has been taken back since
+			return fmt.Errorf("%s: %w: %w", where, errInjected, ctx.Err())
+		default:
+		}
 		if !slices.ContainsFunc(all, func(one string) bool { return strings.HasPrefix(one, where+"=") }) {
 			return nil
 		}
 		select {
 		case <-done:
-			return fmt.Errorf("%s: %w: %w", where, errInjected, ctx.Err())
 		case <-time.After(poll):
 		}
 	}
