@@ -109,6 +109,9 @@ func (s *Server) checkContainer(p pod, c *runtime.ContainerConfig) error {
 	if c.GetMetadata() == nil {
 		return invalid("config.metadata is missing")
 	}
+	if err := wellFormed("config", c); err != nil {
+		return err
+	}
 	if err := plainName("config.metadata.name", c.GetMetadata().GetName()); err != nil {
 		return err
 	}

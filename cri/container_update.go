@@ -5,6 +5,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -24,6 +25,9 @@ func (s *Server) UpdateContainerResources(ctx context.Context, r *runtime.Update
 	}
 	if r.GetLinux() == nil {
 		return nil, fmt.Errorf("update container %s: %w", c.ID, invalid("linux resources are missing"))
+	}
+	if err := errors.Join(wellFormed("linux", r.GetLinux()), boundedLabels(nil, r.GetAnnotations())); err != nil {
+		return nil, fmt.Errorf("update container %s: %w", c.ID, err)
 	}
 	if err := s.updateResources(ctx, c, r); err != nil {
 		return nil, fmt.Errorf("update container %s: %w", c.ID, err)

@@ -4,6 +4,9 @@
 package cri
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -25,10 +28,23 @@ func hasLabels(have, want map[string]string) bool {
 	return true
 }
 
-// absolute refuses a path that is set and not absolute.
-func absolute(field, path string) error {
-	if path != "" && !filepath.IsAbs(path) {
+// logDirectory refuses what is set and cannot be a directory: a relative path, and one
+// that is, or leads through, something else. One that is not there yet gets made.
+func logDirectory(field, path string) error {
+	if path == "" {
+		return nil
+	}
+	if !filepath.IsAbs(path) {
 		return invalid("%s %q is not an absolute path", field, path)
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return invalid("%s: %v", field, err)
+	case !info.IsDir():
+		return invalid("%s %s is not a directory", field, path)
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func boundedLabels(labels, annotations map[string]string) error {
 		}
 	}
 	if size > maxLabels {
-		return invalid("config.labels and config.annotations have %d bytes, more than %d", size, maxLabels)
+		return invalid("labels and annotations have %d bytes, more than %d", size, maxLabels)
 	}
 	return nil
 }

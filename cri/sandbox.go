@@ -54,8 +54,14 @@ func (s *Server) checkPod(r *runtime.RunPodSandboxRequest) error {
 	if c.GetMetadata() == nil {
 		return invalid("config.metadata is missing")
 	}
+	if err := wellFormed("config", c); err != nil {
+		return err
+	}
 	if err := plainName("config.metadata.name", c.GetMetadata().GetName()); err != nil {
 		return err
+	}
+	if size := len(c.GetMetadata().GetNamespace()) + len(c.GetMetadata().GetUid()); size > maxName {
+		return invalid("config.metadata.namespace and config.metadata.uid have %d bytes, more than %d", size, maxName)
 	}
 	if _, ok := s.config.RuntimeFor(r.GetRuntimeHandler()); !ok {
 		return invalid("no runtime handler %q is configured (known: %s)", r.GetRuntimeHandler(), s.handlerNames())
@@ -63,10 +69,10 @@ func (s *Server) checkPod(r *runtime.RunPodSandboxRequest) error {
 	if err := boundedLabels(c.GetLabels(), c.GetAnnotations()); err != nil {
 		return err
 	}
-	if err := absolute("config.log_directory", c.GetLogDirectory()); err != nil {
+	if err := logDirectory("config.log_directory", c.GetLogDirectory()); err != nil {
 		return err
 	}
-	if _, _, err := spec.CgroupPaths(s.config, c, "container"); err != nil {
+	if err := spec.ValidatePod(c, s.config); err != nil {
 		return err
 	}
 	return podcheck.Validate(c)

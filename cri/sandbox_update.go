@@ -51,6 +51,9 @@ func podResources(r *runtime.UpdatePodSandboxResourcesRequest) ([]engine.Value, 
 		if f.is == nil {
 			continue
 		}
+		if err := wellFormed(f.name, f.is); err != nil {
+			return nil, err
+		}
 		if err := spec.ValidateResources(f.name, f.is); err != nil {
 			return nil, err
 		}

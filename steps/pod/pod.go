@@ -9,7 +9,9 @@ package pod
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -21,12 +23,12 @@ import (
 const MaxHostname = 64
 
 // Validate checks everything that the actions of this tree would trip over:
-// host name, DNS configuration, sysctls, user namespace, port mappings and
+// metadata, host name, DNS configuration, sysctls, namespaces, port mappings and
 // bandwidth. Its errors are errdefs.ErrInvalidArgument and say what is wrong
 // with which field.
 func Validate(cfg *runtime.PodSandboxConfig) error {
 	for _, check := range []func(*runtime.PodSandboxConfig) error{
-		validateHostname, validateDNS, validateSysctls, validateUserNS, validatePorts, validateBandwidth,
+		validateMetadata, validateHostname, validateDNS, validateSysctls, validateNamespaces, validateUserNS, validatePorts, validateBandwidth,
 	} {
 		if err := check(cfg); err != nil {
 			return err
@@ -64,6 +66,37 @@ func Hostname(cfg *runtime.PodSandboxConfig) (string, error) {
 		return "", fmt.Errorf("read the node's host name: %w", err)
 	}
 	return name, nil
+}
+
+// validateMetadata refuses what network plugins could not be told (CNI_ARGS, CNI spec, section 2).
+func validateMetadata(cfg *runtime.PodSandboxConfig) error {
+	m := cfg.GetMetadata()
+	for field, s := range map[string]string{"name": m.GetName(), "namespace": m.GetNamespace(), "uid": m.GetUid()} {
+		if !clean(s) || strings.ContainsAny(s, ";=/") {
+			return invalid("config.metadata.%s %q contains ';', '=', '/' or a control character", field, s)
+		}
+	}
+	return nil
+}
+
+// validateNamespaces refuses modes that a pod cannot have (CRI: NamespaceOption).
+func validateNamespaces(cfg *runtime.PodSandboxConfig) error {
+	const pod, container, node = runtime.NamespaceMode_POD, runtime.NamespaceMode_CONTAINER, runtime.NamespaceMode_NODE
+	o := options(cfg)
+	for _, c := range []struct {
+		field string
+		mode  runtime.NamespaceMode
+		may   []runtime.NamespaceMode
+	}{
+		{"network", o.GetNetwork(), []runtime.NamespaceMode{pod, node}},
+		{"ipc", o.GetIpc(), []runtime.NamespaceMode{pod, node}},
+		{"pid", o.GetPid(), []runtime.NamespaceMode{pod, container, node}},
+	} {
+		if !slices.Contains(c.may, c.mode) {
+			return invalid("config.linux.security_context.namespace_options.%s: a pod cannot have %s, only one of %v", c.field, c.mode, c.may)
+		}
+	}
+	return nil
 }
 
 func validateHostname(cfg *runtime.PodSandboxConfig) error {
@@ -139,10 +172,21 @@ func validateMapping(what string, m *runtime.IDMapping) error {
 }
 
 func validatePorts(cfg *runtime.PodSandboxConfig) error {
-	for _, p := range cfg.GetPortMappings() {
+	for i, p := range cfg.GetPortMappings() {
 		for what, port := range map[string]int32{"host": p.GetHostPort(), "container": p.GetContainerPort()} {
 			if port < 0 || port > math.MaxUint16 {
-				return invalid("port mapping: %s port %d is not between 0 and %d", what, port, math.MaxUint16)
+				return invalid("config.port_mappings[%d]: %s port %d is not between 0 and %d", i, what, port, math.MaxUint16)
+			}
+		}
+		if p.GetHostPort() > 0 && p.GetContainerPort() == 0 {
+			return invalid("config.port_mappings[%d].container_port: host port %d leads to none", i, p.GetHostPort())
+		}
+		if _, ok := runtime.Protocol_name[int32(p.GetProtocol())]; !ok {
+			return invalid("config.port_mappings[%d].protocol: %d is unknown", i, p.GetProtocol())
+		}
+		if ip := p.GetHostIp(); ip != "" {
+			if _, err := netip.ParseAddr(ip); err != nil {
+				return invalid("config.port_mappings[%d].host_ip: %q is no address", i, ip)
 			}
 		}
 	}

@@ -97,6 +97,12 @@ func idMappings(in []*runtime.IDMapping) []specs.LinuxIDMapping {
 }
 
 func validateNamespaces(c, pod *runtime.NamespaceOption) error {
+	// Whatever a container says, it joins its pod's. POD is also what is not said.
+	for field, mode := range map[string][2]runtime.NamespaceMode{"network": {c.GetNetwork(), pod.GetNetwork()}, "ipc": {c.GetIpc(), pod.GetIpc()}} {
+		if mode[0] != runtime.NamespaceMode_POD && mode[0] != mode[1] {
+			return invalid("security_context.namespace_options."+field, "it is %s, the sandbox's is %s", mode[0], mode[1])
+		}
+	}
 	switch c.GetPid() {
 	case runtime.NamespaceMode_POD, runtime.NamespaceMode_CONTAINER:
 	case runtime.NamespaceMode_NODE:

@@ -125,17 +125,17 @@ func TestPIDNamespaceRefused(t *testing.T) {
 
 func TestValidateNamesTheField(t *testing.T) {
 	for want, c := range map[string]*runtime.ContainerConfig{
-		"config.envs[0].key":      {Envs: []*runtime.KeyValue{{Key: "a=b"}}},
-		"config.envs[1].value":    {Envs: []*runtime.KeyValue{{Key: "a"}, {Key: "b", Value: []byte("\x00")}}},
-		"config.working_dir":      {WorkingDir: "relative"},
-		"config.mounts[0]":        {Mounts: []*runtime.Mount{nil}},
-		"config.devices[0]":       {Devices: []*runtime.Device{nil}},
-		"config.devices[0].perm":  {Devices: []*runtime.Device{{HostPath: "/dev/null", Permissions: "x"}}},
-		"config.CDI_devices[0]":   {CDIDevices: []*runtime.CDIDevice{{Name: "x"}}},
-		"config.stop_signal":      {StopSignal: 999},
-		"config.command":          {Command: []string{"a\x00"}},
-		"config.security_context": {Linux: &runtime.LinuxContainerConfig{SecurityContext: &runtime.LinuxContainerSecurityContext{MaskedPaths: []string{"rel"}}}},
-		"config.resources":        {Linux: &runtime.LinuxContainerConfig{Resources: &runtime.LinuxContainerResources{CpuShares: -1}}},
+		"config.envs[0].key":            {Envs: []*runtime.KeyValue{{Key: "a=b"}}},
+		"config.envs[1].value":          {Envs: []*runtime.KeyValue{{Key: "a"}, {Key: "b", Value: []byte("\x00")}}},
+		"config.working_dir":            {WorkingDir: "relative"},
+		"config.mounts[0]":              {Mounts: []*runtime.Mount{nil}},
+		"config.devices[0]":             {Devices: []*runtime.Device{nil}},
+		"config.devices[0].perm":        {Devices: []*runtime.Device{{HostPath: "/dev/null", Permissions: "x"}}},
+		"config.CDI_devices[0]":         {CDIDevices: []*runtime.CDIDevice{{Name: "x"}}},
+		"config.stop_signal":            {StopSignal: 999},
+		"config.command":                {Command: []string{"a\x00"}},
+		"config.linux.security_context": {Linux: &runtime.LinuxContainerConfig{SecurityContext: &runtime.LinuxContainerSecurityContext{MaskedPaths: []string{"rel"}}}},
+		"config.linux.resources":        {Linux: &runtime.LinuxContainerConfig{Resources: &runtime.LinuxContainerResources{CpuShares: -1}}},
 	} {
 		err := Validate(c, &runtime.PodSandboxConfig{}, steps.Config{DefaultCgroupParent: "/sandflow"})
 		if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.HasPrefix(err.Error(), want) {

@@ -22,6 +22,10 @@ const (
 	minQuota, maxPeriod = 1000, 1000000
 )
 
+// Limits of the kernel for shares (kernel/sched/sched.h): it would take the nearest one,
+// and OCI runtimes then fail.
+const minShares, maxShares = 2, 1 << 18
+
 // Resources turns the request's limits into those of the OCI spec, for creating
 // and for updating. A value of 0 is "not specified" and left out. What this node
 // cannot enforce is errdefs.ErrFailedPrecondition, what nobody could is
@@ -152,7 +156,7 @@ func validateResources(field string, r *runtime.LinuxContainerResources) error {
 		value    int64
 		min, max int64
 	}{
-		{"cpu_shares", r.GetCpuShares(), 0, math.MaxInt64},
+		{"cpu_shares", r.GetCpuShares(), 0, maxShares},
 		{"cpu_quota", r.GetCpuQuota(), -1, math.MaxInt64},
 		{"cpu_period", r.GetCpuPeriod(), 0, maxPeriod},
 		{"memory_limit_in_bytes", r.GetMemoryLimitInBytes(), -1, math.MaxInt64},
@@ -162,6 +166,9 @@ func validateResources(field string, r *runtime.LinuxContainerResources) error {
 		if c.value < c.min || c.value > c.max {
 			return invalid(field+"."+c.name, "%d is out of range", c.value)
 		}
+	}
+	if r.GetCpuShares() > 0 && r.GetCpuShares() < minShares {
+		return invalid(field+".cpu_shares", "%d is below the least, %d", r.GetCpuShares(), minShares)
 	}
 	if q := r.GetCpuQuota(); q > 0 && q < minQuota {
 		return invalid(field+".cpu_quota", "%d is below the least, %d microseconds", q, minQuota)

@@ -6,6 +6,7 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,6 +90,14 @@ func validateMount(field string, m *runtime.Mount) error {
 	}
 	if (len(m.GetUidMappings()) == 0) != (len(m.GetGidMappings()) == 0) {
 		return invalid(field, "uidMappings and gidMappings must be set together")
+	}
+	for name, mappings := range map[string][]*runtime.IDMapping{"uidMappings": m.GetUidMappings(), "gidMappings": m.GetGidMappings()} {
+		for i, id := range mappings {
+			if id.GetLength() == 0 || uint64(id.GetHostId())+uint64(id.GetLength()) > math.MaxUint32 ||
+				uint64(id.GetContainerId())+uint64(id.GetLength()) > math.MaxUint32 {
+				return invalid(fmt.Sprintf("%s.%s[%d]", field, name, i), "%d:%d:%d is no range of ids", id.GetContainerId(), id.GetHostId(), id.GetLength())
+			}
+		}
 	}
 	for _, o := range m.GetMountOptions() {
 		if !slices.Contains(bindOptions, o) {

@@ -104,8 +104,8 @@ func validateUser(s *runtime.LinuxContainerSecurityContext) error {
 		return invalid("security_context.run_as_group", "it needs run_as_user or run_as_username")
 	}
 	for field, v := range map[string]*runtime.Int64Value{"run_as_user": s.GetRunAsUser(), "run_as_group": s.GetRunAsGroup()} {
-		if v != nil && !inIDRange(v.GetValue()) {
-			return invalid("security_context."+field, "%d is out of range", v.GetValue())
+		if err := validateID(field, v); err != nil {
+			return err
 		}
 	}
 	for i, g := range s.GetSupplementalGroups() {
@@ -115,6 +115,13 @@ func validateUser(s *runtime.LinuxContainerSecurityContext) error {
 	}
 	if _, ok := runtime.SupplementalGroupsPolicy_name[int32(s.GetSupplementalGroupsPolicy())]; !ok {
 		return invalid("security_context.supplemental_groups_policy", "%d is unknown", s.GetSupplementalGroupsPolicy())
+	}
+	return nil
+}
+
+func validateID(field string, v *runtime.Int64Value) error {
+	if v != nil && !inIDRange(v.GetValue()) {
+		return invalid("security_context."+field, "%d is out of range", v.GetValue())
 	}
 	return nil
 }

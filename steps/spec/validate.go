@@ -26,17 +26,55 @@ func Validate(c *runtime.ContainerConfig, pod *runtime.PodSandboxConfig, cfg ste
 		func() error { return validateProcess(c) },
 		func() error { return validateMounts(c) },
 		func() error { return validateDevices(c) },
-		func() error {
-			return validateSecurity(c.GetLinux().GetSecurityContext(), pod.GetLinux().GetSecurityContext())
-		},
-		func() error { return validateResources("resources", c.GetLinux().GetResources()) },
-		func() error { _, _, err := CgroupPaths(cfg, pod, "id"); return err },
 	} {
 		if err := check(); err != nil {
 			return fmt.Errorf("config.%w", err)
 		}
 	}
-	return nil
+	if err := validateSecurity(c.GetLinux().GetSecurityContext(), pod.GetLinux().GetSecurityContext()); err != nil {
+		return fmt.Errorf("config.linux.%w", err)
+	}
+	if err := validateResources("config.linux.resources", c.GetLinux().GetResources()); err != nil {
+		return err
+	}
+	_, _, err := CgroupPaths(cfg, pod, "id")
+	return err
+}
+
+// ValidatePod refuses a pod each of whose containers would have to be refused, or that
+// says of its own processes what cannot be. The error is as that of Validate.
+func ValidatePod(pod *runtime.PodSandboxConfig, cfg steps.Config) error {
+	l := pod.GetLinux()
+	for field, r := range map[string]*runtime.LinuxContainerResources{"resources": l.GetResources(), "overhead": l.GetOverhead()} {
+		if err := validateResources("config.linux."+field, r); err != nil {
+			return err
+		}
+	}
+	if err := validateSandboxSecurity(l.GetSecurityContext()); err != nil {
+		return fmt.Errorf("config.linux.%w", err)
+	}
+	_, _, err := CgroupPaths(cfg, pod, "id")
+	return err
+}
+
+// validateSandboxSecurity checks what a sandbox has in common with containers. A group
+// without a user is no fault in it: kubelet sends the pod's group, and each container's user.
+func validateSandboxSecurity(s *runtime.LinuxSandboxSecurityContext) error {
+	like := &runtime.LinuxContainerSecurityContext{
+		RunAsUser: s.GetRunAsUser(), SupplementalGroups: s.GetSupplementalGroups(), SupplementalGroupsPolicy: s.GetSupplementalGroupsPolicy(),
+		Seccomp: s.GetSeccomp(), SeccompProfilePath: s.GetSeccompProfilePath(), Apparmor: s.GetApparmor(), //nolint:staticcheck // older clients send the deprecated field
+	}
+	if err := validateUser(like); err != nil {
+		return err
+	}
+	if err := validateID("run_as_group", s.GetRunAsGroup()); err != nil {
+		return err
+	}
+	if _, err := seccompOf(like, ""); err != nil {
+		return err
+	}
+	_, err := appArmorOf(like)
+	return err
 }
 
 // ValidateResources checks the resources of a request; field is where it has them.
