@@ -1,0 +1,164 @@
+// Copyright The sandflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package check looks at everything that a Kubernetes user gets from a container runtime, on
+// a running cluster: one check a feature. A check makes what it needs in a namespace of its
+// own, looks at what really happened in the containers and on the node, and removes it again.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sandflow-cri/sandflow/hack/kube/cluster"
+)
+
+// limit is how long one check may take.
+const limit = 3 * time.Minute
+
+// Options say what to check, and how.
+type Options struct {
+	// Run selects checks by their names; nil: all of them.
+	Run *regexp.Regexp
+	// Parallel is how many checks run at a time; 0: four. Those that disturb the others run
+	// alone, at the end.
+	Parallel int
+	// Out gets a line for each check.
+	Out io.Writer
+}
+
+// Gates are the feature gates that the checks need beyond Kubernetes' own choice.
+func Gates() map[string]bool { return map[string]bool{"ContainerStopSignals": true} }
+
+// check is one feature.
+type check struct {
+	// name is what the report calls it.
+	name string
+	// run returns what is wrong.
+	run func(ctx context.Context, e *env) error
+	// alone: it disturbs others, or would be disturbed.
+	alone bool
+}
+
+// all lists every check, in the order of the report.
+func all() []check {
+	var out []check
+	for _, area := range [][]check{
+		workloads, network, identity, logs, streams, metrics, probes, lifecycle, restarting, pulling,
+		resources, resizing, namespaces, handlers, users, privileges, volumes, mounts, disturbances,
+	} {
+		out = append(out, area...)
+	}
+	return out
+}
+
+// result is how a check ended.
+type result struct {
+	name string
+	took time.Duration
+	err  error
+}
+
+func (r result) String() string {
+	word := "pass"
+	if r.err != nil {
+		word = "FAIL"
+	}
+	line := fmt.Sprintf("%s %7d ms  %s", word, r.took.Milliseconds(), r.name)
+	if r.err != nil {
+		line += "\n    " + strings.ReplaceAll(strings.TrimSpace(r.err.Error()), "\n", "\n    ")
+	}
+	return line
+}
+
+// report prints results as they come.
+type report struct {
+	mu     sync.Mutex
+	out    io.Writer
+	count  int
+	failed int
+}
+
+func (p *report) add(r result) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.count++
+	if r.err != nil {
+		p.failed++
+	}
+	fmt.Fprintln(p.out, r)
+}
+
+// Run runs the checks on a cluster and returns how many failed. An error means that the
+// checks could not be run at all.
+func Run(ctx context.Context, c *cluster.Cluster, o Options) (failed int, err error) {
+	if o.Parallel == 0 {
+		o.Parallel = 4
+	}
+	s, err := newSuite(c)
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	p := &report{out: o.Out}
+	together, alone := selected(o.Run)
+	var g errgroup.Group
+	g.SetLimit(o.Parallel)
+	for _, c := range together {
+		g.Go(func() error {
+			p.add(s.one(ctx, c))
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return 0, err
+	}
+	for _, c := range alone {
+		p.add(s.one(ctx, c))
+	}
+	p.add(s.one(ctx, check{name: "Clean-up: every namespace of the checks goes", run: s.gone}))
+	fmt.Fprintf(o.Out, "%d checks, %d passed, %d failed, %.0f s\n",
+		p.count, p.count-p.failed, p.failed, time.Since(begin).Seconds())
+	return p.failed, ctx.Err()
+}
+
+func selected(run *regexp.Regexp) (together, alone []check) {
+	for _, c := range all() {
+		switch {
+		case run != nil && !run.MatchString(c.name):
+		case c.alone:
+			alone = append(alone, c)
+		default:
+			together = append(together, c)
+		}
+	}
+	return together, alone
+}
+
+// one runs a check in a namespace of its own.
+func (s *suite) one(ctx context.Context, c check) (r result) {
+	begin := time.Now()
+	r.name = c.name
+	defer func() { r.took = time.Since(begin) }()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	e, err := s.open(ctx, c.name)
+	if err != nil {
+		r.err = err
+		return r
+	}
+	r.err = c.run(ctx, e)
+	if r.err != nil {
+		r.err = errors.Join(r.err, e.story(ctx))
+	}
+	r.err = errors.Join(r.err, e.close(ctx))
+	return r
+}
