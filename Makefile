@@ -100,9 +100,17 @@ package: tools-package build ## Build the Debian package into build/package
 tools-package:
 	@hack/tools.sh package
 
+.PHONY: tools-machine
+tools-machine:
+	@hack/tools.sh package machine
+
 .PHONY: package-check
-package-check: tools-run tools-package build images ## Install, upgrade and purge the package in a machine with systemd; kubeadm's own checks (root)
+package-check: tools-run tools-machine build images ## Install, upgrade and purge the package in a machine with systemd; kubeadm's own checks (root)
 	go test -count=1 -timeout 10m $(INLAB) ./hack/deploy
+
+.PHONY: manifests-check
+manifests-check: tools-run build images ## Check the files of deploy/ with the code of those that read them (root)
+	cd hack/manifests && go test -count=1 $(INLAB) ./...
 
 .PHONY: bench
 bench: tools build images ## Measure sandflowd and an upstream containerd side by side (root)

@@ -10,7 +10,8 @@
 #   run       Debian packages, runc, CNI plugins, crictl, ctr
 #   test      critest, ginkgo, an upstream containerd with its shim
 #   lint      golangci-lint, shellcheck
-#   package   nfpm, kubeadm, systemd and D-Bus for the machine that the package is tried in
+#   package   nfpm
+#   machine   systemd, D-Bus and kubeadm, for the machine that the package is tried in
 #   node      kubelet, and the image program agnhost
 #   cluster   etcd, Kubernetes' control plane, kube-proxy, kubectl
 #   e2e       Kubernetes' node tests and end-to-end tests
@@ -137,9 +138,10 @@ lint_tools() {
 
 nfpm() { goinstall "$bin" "github.com/goreleaser/nfpm/v2/cmd/nfpm@$NFPM_VERSION"; }
 
-package_tools() {
+package_tools() { once nfpm "$NFPM_VERSION" nfpm; }
+
+machine_tools() {
 	debian systemd dbus
-	once nfpm "$NFPM_VERSION" nfpm
 	once kubeadm "$KUBERNETES_VERSION" kubernetes build cmd/kubeadm
 }
 
@@ -175,7 +177,7 @@ command -v go >/dev/null || die "Go is missing: install the version that go.mod 
 [ $# -gt 0 ] || set -- run test lint
 for group in "$@"; do
 	case $group in
-	run | test | lint | package | node | cluster | e2e | generate) "${group}_tools" ;;
-	*) die "unknown group $group: know run, test, lint, package, node, cluster, e2e, generate" ;;
+	run | test | lint | package | machine | node | cluster | e2e | generate) "${group}_tools" ;;
+	*) die "unknown group $group: know run, test, lint, package, machine, node, cluster, e2e, generate" ;;
 	esac
 done

@@ -74,7 +74,7 @@ func (n *node) put(from, to string) {
 // write writes a file of the machine.
 func (n *node) write(path, text string) {
 	n.t.Helper()
-	must(n.t, os.MkdirAll(n.Path(filepath.Dir(path)), 0o755))         //nolint:gosec // as usual there
+	must(n.t, os.MkdirAll(n.Path(filepath.Dir(path)), 0o755))  //nolint:gosec // as usual there
 	must(n.t, os.WriteFile(n.Path(path), []byte(text), 0o644)) //nolint:gosec // as usual there
 }
 
