@@ -61,7 +61,10 @@ func New(d Dependencies) (*Server, error) {
 	s := &Server{
 		engine: d.Engine, services: d.Services, config: d.Services.Config,
 		version: d.Version, shown: d.Config,
-		images: images.New(d.Services.Store, d.Engine),
+		images: images.New(d.Services.Store, d.Engine, images.WithHandlers(func(handler string) (string, bool) {
+			rt, ok := d.Services.Config.RuntimeFor(handler)
+			return rt.Snapshotter, ok
+		})),
 		stats:  stats.New(stats.Options{}), layers: d.Services.Store, drain: newDrain(), cuts: newCuts(),
 	}
 	s.monitor = newMonitor(d.Engine, d.Services.Runtime)

@@ -13,58 +13,77 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// usageAge is how old the usage of the image file system may be.
-const usageAge = 10 * time.Second
+const (
+	// usageAge is how old a usage may be.
+	usageAge = 10 * time.Second
+	// idleTimes is how many times longer it is left alone than it took to measure.
+	idleTimes = 20
+)
 
 type usageCache struct {
 	mu    sync.Mutex // not held while measuring
-	taken time.Time
+	until time.Time
 	fs    FS
 }
 
 // ImageFS is the file system of the default snapshotter and what the unpacked images
 // use of it, not older than ten seconds. What containers wrote is not in it.
 func (s *Store) ImageFS(ctx context.Context) (FS, error) {
-	s.fsUse.mu.Lock()
-	fs, taken := s.fsUse.fs, s.fsUse.taken
-	s.fsUse.mu.Unlock()
-	if !taken.IsZero() && time.Since(taken) < usageAge {
+	return s.usageOf(ctx, &s.imageUse, snapshots.KindCommitted)
+}
+
+// ContainerFS is the file system that containers write to, which is that of the default
+// snapshotter as well, and what they have written. To measure that all they wrote is
+// walked, and so the result is older than ten seconds where that takes long.
+func (s *Store) ContainerFS(ctx context.Context) (FS, error) {
+	return s.usageOf(ctx, &s.containerUse, snapshots.KindActive)
+}
+
+func (s *Store) usageOf(ctx context.Context, cache *usageCache, kind snapshots.Kind) (FS, error) {
+	cache.mu.Lock()
+	fs, until := cache.fs, cache.until
+	cache.mu.Unlock()
+	begun := time.Now()
+	if begun.Before(until) {
 		return fs, nil
 	}
-	fs, err := s.measure(s.Context(ctx))
+	fs, err := s.measure(s.Context(ctx), kind)
 	if err != nil {
 		return FS{}, err
 	}
-	s.fsUse.mu.Lock()
-	defer s.fsUse.mu.Unlock()
-	s.fsUse.fs, s.fsUse.taken = fs, time.Now()
+	cache.mu.Lock()
+	defer cache.mu.Unlock()
+	cache.fs, cache.until = fs, begun.Add(max(usageAge, idleTimes*time.Since(begun)))
 	return fs, nil
 }
 
-func (s *Store) measure(ctx context.Context) (FS, error) {
+func (s *Store) measure(ctx context.Context, kind snapshots.Kind) (FS, error) {
 	root, err := s.snapshotterRoot(ctx, s.config.Snapshotter)
 	if err != nil {
 		return FS{}, err
 	}
 	fs := FS{Mountpoint: root}
 	sn := s.client.SnapshotService(s.config.Snapshotter)
-	err = sn.Walk(ctx, func(ctx context.Context, i snapshots.Info) error {
-		if i.Kind != snapshots.KindCommitted {
-			return nil
+	var keys []string // measured outside of the walk, which holds the snapshotter's database
+	err = sn.Walk(ctx, func(_ context.Context, i snapshots.Info) error {
+		if i.Kind == kind {
+			keys = append(keys, i.Name)
 		}
-		u, err := sn.Usage(ctx, i.Name)
-		if errdefs.IsNotFound(err) {
-			return nil // removed since it was listed
-		}
-		if err != nil {
-			return fmt.Errorf("usage of snapshot %s: %w", i.Name, err)
-		}
-		fs.Bytes += u.Size
-		fs.Inodes += u.Inodes
 		return nil
 	})
 	if err != nil {
-		return FS{}, fmt.Errorf("measure the images: %w", err)
+		return FS{}, fmt.Errorf("list snapshots: %w", err)
+	}
+	for _, key := range keys {
+		u, err := sn.Usage(ctx, key)
+		if errdefs.IsNotFound(err) {
+			continue // removed since it was listed
+		}
+		if err != nil {
+			return FS{}, fmt.Errorf("usage of snapshot %s: %w", key, err)
+		}
+		fs.Bytes += u.Size
+		fs.Inodes += u.Inodes
 	}
 	return fs, nil
 }

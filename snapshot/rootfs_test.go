@@ -45,6 +45,14 @@ func TestRootfs(t *testing.T) {
 	if u, err := s.RootfsUsage(t.Context(), "k"); err != nil || u.Bytes < 10000 || u.Inodes < 1 {
 		t.Errorf("usage %+v, %v", u, err)
 	}
+	images, err := s.ImageFS(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := s.ContainerFS(t.Context())
+	if err != nil || written.Mountpoint != images.Mountpoint || written.Bytes < 10000 || images.Bytes >= 10000 {
+		t.Errorf("images take %+v, containers have written %+v, %v", images, written, err)
+	}
 	if err := mount.UnmountAll(dir, 0); err != nil {
 		t.Fatal(err)
 	}

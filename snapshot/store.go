@@ -29,12 +29,12 @@ type Store struct {
 	db      *metadata.DB   // embedded only
 	plugins *plugin.Set    // not changed once Start has returned
 
-	view   *view
-	pulls  pullGroup
-	slots  *semaphore.Weighted // nil: unlimited pulls
-	blobs  keyedLock
-	fsUse  usageCache
-	closed atomic.Bool
+	view                   *view
+	pulls                  pullGroup
+	slots                  *semaphore.Weighted // nil: unlimited pulls
+	blobs                  keyedLock
+	imageUse, containerUse usageCache
+	closed                 atomic.Bool
 	// removed holds a token while there is something to collect, see collectLater.
 	removed chan struct{}
 

@@ -106,7 +106,7 @@ type RootfsOptions struct {
 // Usage of disk space.
 type Usage struct{ Bytes, Inodes int64 }
 
-// FS is the file system that holds the images.
+// FS is a file system, and what some of its users take of it.
 type FS struct {
 	Mountpoint string
 	Usage

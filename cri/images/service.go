@@ -32,6 +32,7 @@ type Store interface {
 	Image(ctx context.Context, ref string) (snapshot.Image, error)
 	RemoveImage(ctx context.Context, ref string) error
 	ImageFS(ctx context.Context) (snapshot.FS, error)
+	ContainerFS(ctx context.Context) (snapshot.FS, error)
 }
 
 // Jobber runs a job under the limit of its flow; the engine implements it.
@@ -43,23 +44,23 @@ type Jobber interface {
 type Service struct {
 	cri.UnimplementedImageServiceServer
 
-	store       Store
-	jobs        Jobber
-	snapshotter func(handler string) string
+	store    Store
+	jobs     Jobber
+	handlers func(handler string) (snapshotter string, ok bool)
 }
 
 // Option of a Service.
 type Option func(*Service)
 
-// WithSnapshotter makes pulls for a runtime handler unpack into a snapshotter of
-// its own; f gives its name, or "" for the store's.
-func WithSnapshotter(f func(handler string) string) Option {
-	return func(s *Service) { s.snapshotter = f }
+// WithHandlers makes pulls for a runtime handler unpack into a snapshotter of its own,
+// whose name f gives, or "" for the store's; ok is false if there is no such handler.
+func WithHandlers(f func(handler string) (snapshotter string, ok bool)) Option {
+	return func(s *Service) { s.handlers = f }
 }
 
 // New returns the service.
 func New(store Store, jobs Jobber, opts ...Option) *Service {
-	s := &Service{store: store, jobs: jobs, snapshotter: func(string) string { return "" }}
+	s := &Service{store: store, jobs: jobs, handlers: func(string) (string, bool) { return "", true }}
 	for _, o := range opts {
 		o(s)
 	}
@@ -140,7 +141,11 @@ func (s *Service) PullImage(ctx context.Context, r *cri.PullImageRequest) (*cri.
 	if err != nil {
 		return nil, fmt.Errorf("pull an image: %w", err)
 	}
-	o := snapshot.PullOptions{Snapshotter: s.snapshotter(r.GetImage().GetRuntimeHandler())}
+	snapshotter, ok := s.handlers(r.GetImage().GetRuntimeHandler())
+	if !ok {
+		return nil, fmt.Errorf("pull image %q: image.runtime_handler: %q is not configured: %w", ref, r.GetImage().GetRuntimeHandler(), errdefs.ErrInvalidArgument)
+	}
+	o := snapshot.PullOptions{Snapshotter: snapshotter}
 	var img snapshot.Image
 	err = s.jobs.Job(ctx, Workflow, Pull, ref, func(ctx context.Context) error {
 		var err error
@@ -165,26 +170,30 @@ func (s *Service) RemoveImage(ctx context.Context, r *cri.RemoveImageRequest) (*
 	return &cri.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo tells what images take of the file system that holds them.
-// Containers' writable layers are on the same one.
+// ImageFsInfo tells what the unpacked images take of their file system, and what
+// containers have written to theirs, which is the same one.
 func (s *Service) ImageFsInfo(ctx context.Context, _ *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
-	fs, err := s.store.ImageFS(ctx)
+	of, err := s.store.ImageFS(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("measure the file system of the images: %w", err)
 	}
-	now := time.Now().UnixNano()
-	usage := func() *cri.FilesystemUsage {
-		return &cri.FilesystemUsage{
-			Timestamp:  now,
-			FsId:       &cri.FilesystemIdentifier{Mountpoint: fs.Mountpoint},
-			UsedBytes:  &cri.UInt64Value{Value: unsigned(fs.Bytes)},
-			InodesUsed: &cri.UInt64Value{Value: unsigned(fs.Inodes)},
-		}
+	written, err := s.store.ContainerFS(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("measure the file system of the containers: %w", err)
 	}
 	return &cri.ImageFsInfoResponse{
-		ImageFilesystems:     []*cri.FilesystemUsage{usage()},
-		ContainerFilesystems: []*cri.FilesystemUsage{usage()},
+		ImageFilesystems:     []*cri.FilesystemUsage{usage(of)},
+		ContainerFilesystems: []*cri.FilesystemUsage{usage(written)},
 	}, nil
+}
+
+func usage(fs snapshot.FS) *cri.FilesystemUsage {
+	return &cri.FilesystemUsage{
+		Timestamp:  time.Now().UnixNano(),
+		FsId:       &cri.FilesystemIdentifier{Mountpoint: fs.Mountpoint},
+		UsedBytes:  &cri.UInt64Value{Value: unsigned(fs.Bytes)},
+		InodesUsed: &cri.UInt64Value{Value: unsigned(fs.Inodes)},
+	}
 }
 
 func refOf(r interface{ GetImage() *cri.ImageSpec }) (string, error) {

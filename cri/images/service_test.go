@@ -96,12 +96,21 @@ func TestImageLife(t *testing.T) {
 			t.Errorf("filter %q: %v, %v", filter, got, err)
 		}
 	}
+	if _, err := store.PrepareRootfs(ctx, "container", snapshot.RootfsOptions{Image: id}); err != nil {
+		t.Fatal(err)
+	}
 	fs, err := s.ImageFsInfo(ctx, &cri.ImageFsInfoRequest{})
 	if err != nil || len(fs.GetImageFilesystems()) != 1 || len(fs.GetContainerFilesystems()) != 1 {
 		t.Fatalf("%v, %v", fs, err)
 	}
 	if u := fs.GetImageFilesystems()[0]; u.GetFsId().GetMountpoint() == "" || u.GetTimestamp() == 0 || u.GetInodesUsed().GetValue() == 0 {
 		t.Errorf("usage %v", u)
+	} else if w := fs.GetContainerFilesystems()[0]; w.GetFsId().GetMountpoint() != u.GetFsId().GetMountpoint() || w.GetInodesUsed().GetValue() == 0 ||
+		w.GetInodesUsed().GetValue() >= u.GetInodesUsed().GetValue() {
+		t.Errorf("the image takes %v, a container that has written nothing %v", u, w)
+	}
+	if err := store.RemoveRootfs(ctx, "container"); err != nil {
+		t.Fatal(err)
 	}
 	for range 2 {
 		if _, err := s.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: ref}}); err != nil {
@@ -194,6 +203,7 @@ func (f *fake) Images(context.Context) ([]snapshot.Image, error) {
 func (f *fake) Image(context.Context, string) (snapshot.Image, error) { return f.img, f.err }
 func (f *fake) RemoveImage(context.Context, string) error             { return f.err }
 func (f *fake) ImageFS(context.Context) (snapshot.FS, error)          { return snapshot.FS{}, f.err }
+func (f *fake) ContainerFS(context.Context) (snapshot.FS, error)      { return snapshot.FS{}, f.err }
 
 func TestUserOfImage(t *testing.T) {
 	for user, want := range map[string]string{
@@ -214,7 +224,7 @@ func TestUserOfImage(t *testing.T) {
 
 func TestPullPassesEverything(t *testing.T) {
 	f := &fake{img: snapshot.Image{ID: "sha256:1"}}
-	s := New(f, &jobs{}, WithSnapshotter(func(handler string) string { return "for-" + handler }))
+	s := New(f, &jobs{}, WithHandlers(func(handler string) (string, bool) { return "for-" + handler, handler == "vm" }))
 	r := pull("x:1")
 	r.Image.RuntimeHandler = "vm"
 	r.Auth = &cri.AuthConfig{Username: "u", Password: "p", Auth: "a", ServerAddress: "s", IdentityToken: "i", RegistryToken: "r"}
@@ -227,6 +237,10 @@ func TestPullPassesEverything(t *testing.T) {
 	}
 	if f.opts.Snapshotter != "for-vm" {
 		t.Errorf("options %+v", f.opts)
+	}
+	r.Image.RuntimeHandler = "unknown"
+	if _, err := s.PullImage(t.Context(), r); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "runtime_handler") {
+		t.Errorf("an unknown handler: %v", err)
 	}
 }
 
