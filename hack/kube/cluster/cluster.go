@@ -43,6 +43,11 @@ type Options struct {
 	Runtime Runtime
 	// FeatureGates are Kubernetes' own, for all its programs.
 	FeatureGates map[string]bool
+	// Images are directories with further images for the cluster's registry, as package images
+	// makes them.
+	Images []string
+	// Plain leaves kubelet's timing as it is by default; otherwise it is brisk.
+	Plain bool
 	// Out gets a line about each thing that happens; default none.
 	Out io.Writer
 }
@@ -157,6 +162,11 @@ func (c *Cluster) foundations(ctx context.Context) error {
 	}
 	if err := c.registry.AddAgnhost(ctx, c.lab.Bin("agnhost")); err != nil {
 		return err
+	}
+	for _, dir := range c.options.Images {
+		if err := c.registry.Add(ctx, dir); err != nil {
+			return err
+		}
 	}
 	certs := filepath.Join(c.Dir, "certs.d")
 	if err := c.registry.WriteHosts(certs); err != nil {

@@ -6,6 +6,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,17 @@ func writeFile(path, text string) error {
 		return err
 	}
 	return os.WriteFile(path, []byte(text), 0o600)
+}
+
+// brisk has kubelet see soon what happens, and try again soon.
+var brisk = object{
+	"crashLoopBackOff":                          object{"maxContainerRestartPeriod": "10s"},
+	"syncFrequency":                             "10s",
+	"fileCheckFrequency":                        "1s",
+	"nodeStatusUpdateFrequency":                 "2s",
+	"nodeLeaseDurationSeconds":                  8,
+	"volumeStatsAggPeriod":                      "10s",
+	"configMapAndSecretChangeDetectionStrategy": "Watch",
 }
 
 // kubeletConfig is the kubelet's file. Without a cluster nobody is asked who may do what.
@@ -56,15 +68,10 @@ func (n *Node) kubeletConfig() object {
 		"clusterDomain":               "cluster.local",
 		"allowedUnsafeSysctls":        []string{"kernel.msg*", "net.core.somaxconn"},
 		"featureGates":                n.gates,
-		// What follows makes tests brisk.
-		"crashLoopBackOff":                          object{"maxContainerRestartPeriod": "10s"},
-		"syncFrequency":                             "10s",
-		"fileCheckFrequency":                        "1s",
-		"nodeStatusUpdateFrequency":                 "2s",
-		"nodeLeaseDurationSeconds":                  8,
-		"runtimeRequestTimeout":                     "2m",
-		"volumeStatsAggPeriod":                      "10s",
-		"configMapAndSecretChangeDetectionStrategy": "Watch",
+		"runtimeRequestTimeout":       "2m",
+	}
+	if !n.cluster.options.Plain {
+		maps.Copy(config, brisk)
 	}
 	if n.pki == nil {
 		config["authentication"] = object{"anonymous": object{"enabled": true}, "webhook": object{"enabled": false}}

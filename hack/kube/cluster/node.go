@@ -127,6 +127,8 @@ func (n *Node) prepare() error {
 		writeFile(n.Root("/etc/sandflow/config.toml"), n.sandflowConfig()),
 		writeFile(n.Root("/etc/containerd/config.toml"), n.upstreamConfig()),
 		writeFile(n.Root("/etc/containerd/certs.d/_default/hosts.toml"), string(hosts)),
+		// Kubernetes' tests run a registry in a pod of the node's network.
+		writeFile(n.Root("/etc/containerd/certs.d/localhost:5000/hosts.toml"), "server = \"http://localhost:5000\"\n"),
 		writeObject(n.Root("/etc/cni/net.d/10-pods.conflist"), n.conflist()),
 		writeObject(n.Root("/etc/kubernetes/kubelet.json"), n.kubeletConfig()),
 		writeObject(filepath.Join(n.Dir, "boot.json"), object{

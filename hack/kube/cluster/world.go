@@ -100,7 +100,7 @@ func (n *Node) Left(ctx context.Context) ([]string, error) {
 const leftPatience = 30 * time.Second
 
 // expected says that a line is about what comes with the first pods and stays: kubelet's cgroups
-// of the classes of service, and the layers of images.
+// of the classes of service, the layers of images; and about kubelet's own sockets.
 func expected(line string) bool {
 	kind, name, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "+ ")), ": ")
 	switch kind {
@@ -108,6 +108,8 @@ func expected(line string) bool {
 		return slices.Contains([]string{"kubepods", "besteffort", "burstable"}, filepath.Base(name))
 	case "snapshot directories": // of images
 		return true
+	case "unix sockets": // kubelet's, under a new name after each boot
+		return strings.HasPrefix(name, "/var/lib/kubelet/")
 	default:
 		return false
 	}
