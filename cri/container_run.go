@@ -40,33 +40,47 @@ func (s *Server) StartContainer(ctx context.Context, r *runtime.StartContainerRe
 	if err != nil {
 		return nil, fmt.Errorf("start container: %w", err)
 	}
-	if c.state() != runtime.ContainerState_CONTAINER_CREATED {
-		return nil, fmt.Errorf("start container %s: it is %s, not created: %w", c.ID, stateName(c.state()), errdefs.ErrFailedPrecondition)
-	}
-	if _, err := s.readyPod(c.request.PodID); err != nil {
-		return nil, fmt.Errorf("start container %s: %w", c.ID, err)
-	}
-	err = s.engine.Climb(ctx, steps.Container, steps.Start, c.ID, engine.ClimbOptions{})
+	err = s.engine.Climb(ctx, steps.Container, steps.Start, c.ID, engine.ClimbOptions{
+		Admit:  s.admitStart, // a start before this may have failed, or the pod be gone
+		Failed: failedStart,
+	})
 	if err != nil {
-		s.recordFailedStart(context.WithoutCancel(ctx), c, err)
 		return nil, fmt.Errorf("start container %s: %w", c.ID, err)
 	}
 	s.monitor.container(c.ID) //nolint:contextcheck // see watch
+	// A pod that has begun to go down meanwhile may have missed this container.
+	if err := s.podStands(c.request.PodID); err != nil {
+		return nil, fmt.Errorf("start container %s: %w", c.ID, errors.Join(err, s.kill(context.WithoutCancel(ctx), c.ID)))
+	}
 	return &runtime.StartContainerResponse{}, nil
 }
 
-// recordFailedStart leaves the container as exited if its process could not be
-// started; a start refused before it began leaves it as it was.
-func (s *Server) recordFailedStart(ctx context.Context, c container, cause error) {
-	failed := &engine.ActionError{}
-	if !errors.As(cause, &failed) {
-		return
+// admitStart refuses to start what has been started before, and what is in a pod that is not ready.
+func (s *Server) admitStart(v *engine.View) error {
+	c := newContainer(v)
+	if c.state() != runtime.ContainerState_CONTAINER_CREATED {
+		return fmt.Errorf("it is %s, not created: %w", stateName(c.state()), errdefs.ErrFailedPrecondition)
 	}
-	exit := steps.Exit{Code: startErrorCode, Reason: startError, Message: cause.Error(), Finished: time.Now()}
-	err := s.engine.Amend(ctx, steps.Container, c.ID, steps.ContainerExit.With(exit))
-	if err != nil && !errors.Is(err, engine.ErrNotFound) {
-		klog.FromContext(ctx).Error(err, "Could not record a failed start", "container", c.ID)
+	_, err := s.readyPod(c.request.PodID)
+	return err
+}
+
+// podStands tells of a pod that is down or on its way there. One that has only lost its shim
+// is no reason to kill what runs in it.
+func (s *Server) podStands(id string) error {
+	p, err := s.findPod(id)
+	if err == nil && (p.Station != steps.Ready || p.Phase != engine.Standing) {
+		err = fmt.Errorf("sandbox %s has been stopped meanwhile: %w", id, errdefs.ErrFailedPrecondition)
 	}
+	return err
+}
+
+// failedStart leaves the container as exited if its process could not be started; a start
+// refused before it began leaves it as it was.
+func failedStart(cause error) []engine.Value {
+	return []engine.Value{steps.ContainerExit.With(steps.Exit{
+		Code: startErrorCode, Reason: startError, Message: cause.Error(), Finished: time.Now(),
+	})}
 }
 
 // StopContainer sends the stop signal, waits for the grace period in seconds,

@@ -36,7 +36,7 @@ type rig struct {
 	*Server
 	t       *testing.T
 	journal *memoryJournal
-	fail    sync.Map // of actions, by name: an error
+	fail    sync.Map // of actions, by name: true, or a function that is called instead
 	client  criapi.RuntimeServiceClient
 	socket  string
 	ended   chan string // methods of streams, as their handlers return
@@ -132,10 +132,15 @@ type idle struct {
 }
 
 func (a idle) Do(context.Context, *engine.Run) error {
-	if _, bad := a.r.fail.Load(a.name); bad {
-		return errAction
+	switch how, bad := a.r.fail.Load(a.name); how := how.(type) {
+	case func() error:
+		return how()
+	default:
+		if bad {
+			return errAction
+		}
+		return nil
 	}
-	return nil
 }
 
 func (idle) Undo(context.Context, *engine.Run) error { return nil }

@@ -69,7 +69,7 @@ func admissible(w *workflow, f *flow, id string, o ClimbOptions) error {
 // admit gives the subject with its token taken, and a place of the flow.
 func (e *Engine) admit(ctx context.Context, f *flow, id string, o ClimbOptions) (*subject, error) {
 	if f.base != Ground {
-		return e.admitHigher(ctx, f, id)
+		return e.admitHigher(ctx, f, id, o)
 	}
 	s, err := e.reserve(ctx, f, id, o)
 	if err != nil {
@@ -84,7 +84,7 @@ func (e *Engine) admit(ctx context.Context, f *flow, id string, o ClimbOptions) 
 
 // admitHigher never waits for a place with the token in hand: a descent of this
 // subject must not wait for other subjects' climbs.
-func (e *Engine) admitHigher(ctx context.Context, f *flow, id string) (*subject, error) {
+func (e *Engine) admitHigher(ctx context.Context, f *flow, id string, o ClimbOptions) (*subject, error) {
 	s := e.find(f.w.name, id)
 	if s == nil {
 		return nil, ErrNotFound
@@ -93,7 +93,7 @@ func (e *Engine) admitHigher(ctx context.Context, f *flow, id string) (*subject,
 		if err := s.take(ctx, e.closing); err != nil {
 			return nil, err
 		}
-		if err := s.ready(f); err != nil {
+		if err := s.admits(f, o); err != nil {
 			s.release()
 			return nil, err
 		}
@@ -105,7 +105,7 @@ func (e *Engine) admitHigher(ctx context.Context, f *flow, id string) (*subject,
 			return nil, err
 		}
 		if s.tryTake() {
-			if err := s.ready(f); err != nil {
+			if err := s.admits(f, o); err != nil {
 				s.release()
 				f.limiter.release()
 				return nil, err
@@ -114,6 +114,15 @@ func (e *Engine) admitHigher(ctx context.Context, f *flow, id string) (*subject,
 		}
 		f.limiter.release()
 	}
+}
+
+// admits says whether the subject stands whole where f begins, and its caller wants
+// it as it is. The token is held.
+func (s *subject) admits(f *flow, o ClimbOptions) error {
+	if err := s.ready(f); err != nil || o.Admit == nil {
+		return err
+	}
+	return guard(func() error { return o.Admit(s.state.Load().view) })
 }
 
 // ready says whether the subject stands whole where f begins.
@@ -218,10 +227,14 @@ func (e *Engine) climb(ctx context.Context, f *flow, s *subject, o ClimbOptions)
 	if o.Failover != nil {
 		failover = *o.Failover
 	}
-	if !failover && s.state.Load().view != nil {
-		return e.abandon(s, f, err)
+	var values []Value
+	if failed != nil && o.Failed != nil {
+		values = o.Failed(err)
 	}
-	back := &move{s: s, flow: f.name, down: true, rollback: true, way: s.w.way(f.base), cause: err.Error()}
+	if !failover && s.state.Load().view != nil {
+		return e.abandon(s, f, err, values)
+	}
+	back := &move{s: s, flow: f.name, down: true, rollback: true, way: s.w.way(f.base), cause: err.Error(), values: values}
 	if stuck := e.goDown(context.WithoutCancel(ctx), back, f.base, nil); stuck != nil {
 		return fmt.Errorf("%w; rollback: %w", err, stuck)
 	}
@@ -270,8 +283,9 @@ func (s *subject) forgetAhead(m *move) {
 }
 
 // abandon leaves a failed climb as it is, for the operator to look at.
-func (e *Engine) abandon(s *subject, f *flow, cause error) error {
+func (e *Engine) abandon(s *subject, f *flow, cause error, values []Value) error {
 	err := e.commit(s, func(r *record) error {
+		r.fill(values)
 		r.Phase, r.Station, r.Goal, r.Cause = Standing, f.base, f.base, cause.Error()
 		return nil
 	})

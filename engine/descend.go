@@ -266,6 +266,7 @@ func (e *Engine) arrive(m *move, goal string) error {
 		}
 		r.Phase, r.Station, r.Goal = Standing, goal, goal
 		r.Error, r.Attempts, r.Retry, r.Since = "", 0, time.Time{}, time.Time{}
+		r.fill(m.values)
 		return nil
 	})
 }
