@@ -182,9 +182,10 @@ func (l *life) wrong() error {
 		calls = append(calls,
 			asking{"PodSandboxStatus", answer(c.PodSandboxStatus, &cri.PodSandboxStatusRequest{PodSandboxId: x.id}), codes.NotFound},
 			asking{"RemovePodSandbox", answer(c.RemovePodSandbox, &cri.RemovePodSandboxRequest{PodSandboxId: x.id}), codes.OK})
-		if x.tried {
+		switch {
+		case x.started:
 			calls = append(calls, asking{"StartContainer", answer(c.StartContainer, &cri.StartContainerRequest{ContainerId: x.id}), codes.FailedPrecondition})
-		} else {
+		case !x.tried:
 			calls = append(calls, asking{"ExecSync", answer(c.ExecSync, &cri.ExecSyncRequest{ContainerId: x.id, Cmd: []string{"true"}}), codes.FailedPrecondition})
 		}
 		if x.runs() {

@@ -306,8 +306,11 @@ func (l *life) expected(s story.Step) []codes.Code {
 			return []codes.Code{codes.AlreadyExists}
 		}
 	case story.StartContainer:
-		if c.tried {
+		switch {
+		case c.started:
 			return []codes.Code{codes.FailedPrecondition}
+		case c.tried:
+			return nil
 		}
 	case story.ExecSync:
 		switch {

@@ -117,7 +117,7 @@ func (l *life) lookAt(c *container) error {
 		return fmt.Errorf("its state is unknown: %s", s.GetMessage())
 	case s.GetState() < was:
 		return fmt.Errorf("it was %s, and is %s", was, s.GetState())
-	case !c.tried && s.GetState() != cri.ContainerState_CONTAINER_CREATED:
+	case !c.tried && !c.pod.lost && s.GetState() != cri.ContainerState_CONTAINER_CREATED:
 		return fmt.Errorf("it was never started, and is %s", s.GetState())
 	case c.started && s.GetState() == cri.ContainerState_CONTAINER_CREATED:
 		return errors.New("it was started, and is only created")
@@ -187,6 +187,9 @@ func (l *life) output(c *container) ([]string, error) {
 	var out []string
 	for line := range strings.Lines(string(raw)) {
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
+		if len(parts) == 4 && parts[1] == "stderr" && strings.Contains(parts[3], "exec fifo") && c.codes[startError] {
+			continue // runc's own words, when it is cut off in the middle of a start
+		}
 		if len(parts) != 4 || parts[1] != "stdout" || parts[2] != "F" {
 			return nil, fmt.Errorf("a line of its log is %q", line)
 		}

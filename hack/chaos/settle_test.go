@@ -124,9 +124,9 @@ func (l *life) settlePod(m *meeting) error {
 			l.tell("then ok")
 			l.ran(id)
 			return nil
-		case isCode(err, codes.AlreadyExists) && !look && m.step.How != story.Once:
-			// The answer to the first call came when nobody listened any more.
-			l.n.tally.add("happens", "an answer that nobody heard")
+		case isCode(err, codes.AlreadyExists) && !look && !m.undisturbed():
+			// The answer to the first call came when nobody listened any more, or its rollback is stuck.
+			l.n.tally.add("happens", "a name that is taken, since an answer was not heard or a rollback is stuck")
 		case !rough:
 			return named(r.name+", repeated", err)
 		}
