@@ -65,7 +65,7 @@ func New(d Dependencies) (*Server, error) {
 			rt, ok := d.Services.Config.RuntimeFor(handler)
 			return rt.Snapshotter, ok
 		})),
-		stats:  stats.New(stats.Options{}), layers: d.Services.Store, drain: newDrain(), cuts: newCuts(),
+		stats: stats.New(stats.Options{}), layers: d.Services.Store, drain: newDrain(), cuts: newCuts(),
 	}
 	s.monitor = newMonitor(d.Engine, d.Services.Runtime)
 	s.monitor.forget = s.stats.Forget

@@ -64,7 +64,7 @@ func goodPod() *criapi.PodSandboxConfig {
 				RunAsUser:      &criapi.Int64Value{Value: 1}, RunAsGroup: &criapi.Int64Value{Value: 1}, ReadonlyRootfs: true, SupplementalGroups: []int64{5},
 				Privileged: true, Seccomp: &criapi.SecurityProfile{ProfileType: criapi.SecurityProfile_Localhost, LocalhostRef: "/p"},
 				Apparmor:           &criapi.SecurityProfile{ProfileType: criapi.SecurityProfile_Localhost, LocalhostRef: "p"},
-				SeccompProfilePath: "runtime/default", SupplementalGroupsPolicy: criapi.SupplementalGroupsPolicy_Strict,
+				SeccompProfilePath: "runtime/default", SupplementalGroupsPolicy: criapi.SupplementalGroupsPolicy_Strict, //nolint:staticcheck // older clients send the deprecated field
 			},
 		},
 	}
@@ -89,7 +89,7 @@ func goodContainer() *criapi.ContainerConfig {
 			Privileged:   true, NamespaceOptions: goodNamespaces(), SelinuxOptions: &criapi.SELinuxOption{User: "u", Role: "r", Type: "t", Level: "s0"},
 			RunAsUser: &criapi.Int64Value{Value: 1}, RunAsGroup: &criapi.Int64Value{Value: 1}, RunAsUsername: "", ReadonlyRootfs: true, SupplementalGroups: []int64{5},
 			NoNewPrivs: true, MaskedPaths: []string{"/m"}, ReadonlyPaths: []string{"/r"}, Seccomp: profile, Apparmor: profile,
-			ApparmorProfile: "localhost/p", SeccompProfilePath: "localhost//p", SupplementalGroupsPolicy: criapi.SupplementalGroupsPolicy_Strict,
+			ApparmorProfile: "localhost/p", SeccompProfilePath: "localhost//p", SupplementalGroupsPolicy: criapi.SupplementalGroupsPolicy_Strict, //nolint:staticcheck // older clients send the deprecated fields
 		}},
 	}
 }
