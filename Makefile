@@ -31,7 +31,7 @@ demo: tools-run build images ## Run a pod with crictl, make a create fail, show 
 	@$(LAB) run hack/demo.sh
 
 .PHONY: test
-test: tools build faults images lint unit fuzz-short integration crash-short conformance ## Set everything up and run all checks and tests (root)
+test: tools build faults images lint unit fuzz-short integration crash-short conformance node-short ## Set everything up and run all checks and tests (root)
 
 .PHONY: build
 build: ## Build the daemon, the command, the shim and the test programs into build/bin
@@ -45,7 +45,19 @@ faults: ## Build the daemon that the tests can make fail (build/bin/sandflowd-fa
 
 .PHONY: tools
 tools: ## Install Debian packages and build all tools at the versions of hack/versions.env
-	@hack/tools.sh run test lint
+	@hack/tools.sh run test lint node
+
+.PHONY: kubelab
+kubelab: build
+	$(GOBUILD) -o build/bin/ ./hack/kube/kubelab
+
+.PHONY: tools-node
+tools-node:
+	@hack/tools.sh run node
+
+.PHONY: tools-cluster
+tools-cluster:
+	@hack/tools.sh run test node cluster
 
 .PHONY: tools-run
 tools-run:
@@ -65,7 +77,7 @@ lint: ## Run golangci-lint and shellcheck
 .PHONY: unit
 unit: ## Run the unit tests with the race detector, each package in a laboratory of its own (root)
 	CGO_ENABLED=1 go test -race -timeout 10m $(INLAB) \
-		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e /hack/conformance -e /hack/deploy)
+		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e /hack/conformance -e /hack/kube/node -e /hack/deploy)
 
 .PHONY: integration
 integration: build faults images ## Run the integration tests in a laboratory (root)
@@ -115,6 +127,22 @@ manifests-check: tools-run build images ## Check the files of deploy/ with the c
 .PHONY: bench
 bench: tools build images ## Measure sandflowd and an upstream containerd side by side (root)
 	@$(LAB) run $(CURDIR)/build/bin/bench
+
+.PHONY: node
+node: tools-node kubelab images ## Run a static pod with a kubelet on its own, on sandflow (root)
+	@$(LAB) run kubelab node
+
+.PHONY: node-short
+node-short: kubelab images ## The same as a test (root)
+	go test -count=1 -timeout 10m $(INLAB) ./hack/kube/node
+
+.PHONY: cluster
+cluster: tools-cluster kubelab images ## Run a Kubernetes cluster of two nodes on sandflow: drain, kill, reboot (root)
+	@$(LAB) run kubelab cluster
+
+.PHONY: kube-check
+kube-check: tools-cluster kubelab images ## Check on such a cluster what pods get from the runtime, feature by feature (root)
+	@$(LAB) run kubelab check $(KUBE_CHECK)
 
 .PHONY: fuzz
 fuzz: ## Fuzz every fuzz target for FUZZTIME (1m)

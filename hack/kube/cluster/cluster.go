@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -46,7 +47,8 @@ type Options struct {
 	// Images are directories with further images for the cluster's registry, as package images
 	// makes them.
 	Images []string
-	// Plain leaves kubelet's timing as it is by default; otherwise it is brisk.
+	// Plain leaves kubelet's settings as they are by default, where the laboratory allows it;
+	// otherwise it is brisk.
 	Plain bool
 	// Out gets a line about each thing that happens; default none.
 	Out io.Writer
@@ -60,8 +62,20 @@ func (o Options) withDefaults() Options {
 	if o.Out == nil {
 		o.Out = io.Discard
 	}
+	gates := maps.Clone(o.FeatureGates)
+	if _, given := gates[statsFromCRI]; !given && !o.Plain && o.Runtime != Upstream {
+		if gates == nil {
+			gates = map[string]bool{}
+		}
+		gates[statsFromCRI] = true
+	}
+	o.FeatureGates = gates
 	return o
 }
+
+// statsFromCRI has kubelet ask the runtime for what it serves as cAdvisor's metrics. Without it
+// cAdvisor looks for itself, and knows pods only of runtimes that it has code for.
+const statsFromCRI = "PodAndContainerStatsFromCRI"
 
 // Cluster is a running cluster.
 type Cluster struct {

@@ -30,8 +30,9 @@ func writeFile(path, text string) error {
 	return os.WriteFile(path, []byte(text), 0o600)
 }
 
-// brisk has kubelet see soon what happens, and try again soon.
+// brisk has kubelet see soon what happens, and try again soon; and it lets pods do more.
 var brisk = object{
+	"allowedUnsafeSysctls":                      []string{"kernel.msg*", "net.core.somaxconn"},
 	"crashLoopBackOff":                          object{"maxContainerRestartPeriod": "10s"},
 	"syncFrequency":                             "10s",
 	"fileCheckFrequency":                        "1s",
@@ -66,7 +67,6 @@ func (n *Node) kubeletConfig() object {
 		"volumePluginDir":             "/var/lib/kubelet/volumeplugins",
 		"clusterDNS":                  []string{dnsAddress},
 		"clusterDomain":               "cluster.local",
-		"allowedUnsafeSysctls":        []string{"kernel.msg*", "net.core.somaxconn"},
 		"featureGates":                n.gates,
 		"runtimeRequestTimeout":       "2m",
 	}

@@ -70,7 +70,7 @@ func (p *process) stop(sig syscall.Signal) error {
 
 // gone waits for a program that ends because its node does.
 func (p *process) gone() {
-	if p.cmd != nil {
+	if p != nil && p.cmd != nil {
 		<-p.done
 		p.cmd = nil
 	}
