@@ -154,9 +154,14 @@ func (s *Store) pullLease(ctx context.Context) (context.Context, func(error), er
 }
 
 // onlyImages refuses what is not an image, with a message that names the media
-// type or platform, before containerd fails on it in its own way.
+// type or platform, before containerd fails on it in its own way, and documents that
+// are too large before they are fetched: the content store keeps to the size that the
+// descriptor tells.
 func onlyImages(h images.Handler) images.Handler {
 	return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+		if isDocument(desc.MediaType) && desc.Size > maxDocument {
+			return nil, tooLarge(desc, desc.Size)
+		}
 		children, err := h.Handle(ctx, desc)
 		switch {
 		case images.IsIndexType(desc.MediaType):
@@ -174,8 +179,15 @@ func onlyImages(h images.Handler) images.Handler {
 	})
 }
 
+// maxLayers is how many directories the kernel stacks (OVL_MAX_STACK). Unpacking takes
+// time by the square of the layers, so that it must not find out by itself.
+const maxLayers = 500
+
 // checkManifest looks at what images.Children returned: the configuration, then the layers.
 func checkManifest(desc ocispec.Descriptor, children []ocispec.Descriptor) error {
+	if n := len(children) - 1; n > maxLayers {
+		return fmt.Errorf("manifest %s has %d layers, more than %d: %w", desc.Digest, n, maxLayers, errdefs.ErrInvalidArgument)
+	}
 	for i, c := range children {
 		switch {
 		case i == 0 && !images.IsConfigType(c.MediaType):

@@ -163,7 +163,7 @@ func (v *view) parse(ctx context.Context, target ocispec.Descriptor) (*manifest,
 }
 
 func (s *Store) readManifest(ctx context.Context, target ocispec.Descriptor) (*manifest, error) {
-	cs := s.client.ContentStore()
+	cs := documents{s.client.ContentStore()}
 	mf, err := images.Manifest(ctx, cs, target, platforms.Default())
 	if err != nil {
 		return nil, err
