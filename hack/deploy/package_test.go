@@ -4,6 +4,7 @@
 package deploy
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,13 +13,20 @@ import (
 	"testing"
 )
 
-// build builds the package in a version, and returns its path.
+// build builds the package in a version, once for all tests, and returns its path.
 func (n *node) build(version string) string {
 	n.t.Helper()
-	c := exec.CommandContext(n.t.Context(), "../package.sh", n.t.TempDir())
+	dir := filepath.Join(n.lab.Dir, "package-"+version)
+	if built, err := filepath.Glob(filepath.Join(dir, "*.deb")); err == nil && len(built) == 1 {
+		return built[0]
+	}
+	c := exec.CommandContext(n.t.Context(), "../package.sh", dir)
 	c.Env = append(os.Environ(), "VERSION="+version, "BUILD="+n.lab.Build)
-	c.Stderr = os.Stderr
 	out, err := c.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		n.t.Fatalf("package.sh: %v: %s", err, exit.Stderr)
+	}
 	must(n.t, err)
 	return strings.TrimSpace(string(out))
 }
