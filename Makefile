@@ -43,6 +43,13 @@ build: ## Build the daemon, the command, the shim and the test programs into bui
 faults: ## Build the daemon that the tests can make fail (build/bin/sandflowd-faults)
 	$(GOBUILD) -tags faults -o build/bin/sandflowd-faults ./cmd/sandflowd
 
+.PHONY: clock
+clock: ## Build a daemon and a shim whose wall clock tests can set (build/bin/clock)
+	@mkdir -p build/bin/clock
+	go run ./hack/clock build/clock /run/lab/clock
+	$(GOBUILD) -overlay build/clock/overlay.json -tags faults -o build/bin/clock/sandflowd-faults ./cmd/sandflowd
+	$(GOBUILD) -overlay build/clock/overlay.json -o build/bin/clock/ ./cmd/containerd-shim-sandflow-v1
+
 .PHONY: tools
 tools: ## Install Debian packages and build all tools at the versions of hack/versions.env
 	@hack/tools.sh run test lint node
@@ -84,7 +91,7 @@ integration: build faults images ## Run the integration tests in a laboratory (r
 	go test -count=1 -timeout 15m $(INLAB) ./hack/integration
 
 .PHONY: crash
-crash: tools build faults images ## Kill and break everything everywhere, and write the tables into docs/reliability.md (root)
+crash: tools build faults clock images ## Kill and break everything everywhere, and write the tables into docs/reliability.md (root)
 	SANDFLOW_MATRIX=full SANDFLOW_MATRIX_DOC=$(CURDIR)/docs/reliability.md \
 		go test -count=1 -timeout 90m $(INLAB) ./hack/crash
 

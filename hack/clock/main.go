@@ -29,24 +29,31 @@ const shift = `package time
 
 import "sync/atomic"
 
-var shiftLooked, shiftSeconds atomic.Int64
+var shift atomic.Int64
 
-// shifted is how far the wall clock is off, in seconds.
-func shifted() int64 {
-	const every = 5 * int64(Millisecond)
-	at := runtimeNano()
-	if last := shiftLooked.Load(); at-last < every || !shiftLooked.CompareAndSwap(last, at) {
-		return shiftSeconds.Load()
-	}
+// shifted is how far the wall clock is off, in seconds. Timers ask for the time where
+// nothing may be called, so the file is read elsewhere.
+func shifted() int64 { return shift.Load() }
+
+func init() {
+	go func() {
+		for {
+			shift.Store(readShift(shift.Load()))
+			Sleep(5 * Millisecond)
+		}
+	}()
+}
+
+func readShift(was int64) int64 {
 	fd, err := open(%q)
 	if err != nil {
-		return shiftSeconds.Load() // also when there are no descriptors left
+		return was // also when there are no descriptors left
 	}
 	defer closefd(fd)
 	var text [20]byte
 	n, err := read(fd, text[:])
 	if err != nil {
-		return shiftSeconds.Load()
+		return was
 	}
 	seconds, negative := int64(0), false
 	for _, c := range text[:n] {
@@ -58,9 +65,8 @@ func shifted() int64 {
 		}
 	}
 	if negative {
-		seconds = -seconds
+		return -seconds
 	}
-	shiftSeconds.Store(seconds)
 	return seconds
 }
 `

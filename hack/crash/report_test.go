@@ -60,6 +60,13 @@ the metric sandflow_stuck_oldest_seconds. When the fault is over all of it is go
 		columns: []string{"what", "RunPodSandbox", "CreateContainer", "StopPodSandbox and RemovePodSandbox", "afterwards"},
 	},
 	{
+		key: "clock", title: "The clock is set",
+		text: `While a container is being stopped, another ends, one writes its log and a pod is stuck, the wall
+clock of the daemon and its shims is set; then the daemon is killed and started again. The next sandbox of a pod, and
+the next container of a name, must be told to be created later than the ones before, since kubelet goes by that.`,
+		columns: []string{"clock", "what is stuck is tried again, after the fault's end, within", "a stop with 2 s of grace takes", "start and end of a container", "the next sandbox is", "events"},
+	},
+	{
 		key: "mutations", title: "Undos that do nothing",
 		text: `One undo is made to do nothing and to say that all is well. The world count finds it when the subject
 is down where it was before; later, other actions may remove what is left, as the rest of a pod goes. What
