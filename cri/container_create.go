@@ -118,8 +118,8 @@ func (s *Server) checkContainer(p pod, c *runtime.ContainerConfig) error {
 	if err := boundedLabels(c.GetLabels(), c.GetAnnotations()); err != nil {
 		return err
 	}
-	if c.GetImage().GetImage() == "" {
-		return invalid("config.image is missing")
+	if err := boundedImage(c.GetImage()); err != nil {
+		return err
 	}
 	return spec.Validate(c, p.config, s.config)
 }

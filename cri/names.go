@@ -122,6 +122,24 @@ func boundedLabels(labels, annotations map[string]string) error {
 	return nil
 }
 
+// boundedImage refuses names of an image that are none, and what lists would repeat of it.
+func boundedImage(i *runtime.ImageSpec) error {
+	if i.GetImage() == "" {
+		return invalid("config.image is missing")
+	}
+	for field, name := range map[string]string{
+		"image": i.GetImage(), "user_specified_image": i.GetUserSpecifiedImage(), "runtime_handler": i.GetRuntimeHandler(), "image_ref": i.GetImageRef(),
+	} {
+		if len(name) > maxName {
+			return invalid("config.image.%s has %d bytes, more than %d", field, len(name), maxName)
+		}
+	}
+	if err := boundedLabels(nil, i.GetAnnotations()); err != nil {
+		return fmt.Errorf("config.image: %w", err)
+	}
+	return nil
+}
+
 func invalid(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errInvalid)...)
 }

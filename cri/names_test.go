@@ -92,6 +92,26 @@ func TestLabelsAreBounded(t *testing.T) {
 	}
 }
 
+func TestImagesAreBounded(t *testing.T) {
+	long := strings.Repeat("i", maxName)
+	fits := &runtime.ImageSpec{Image: long, UserSpecifiedImage: long, RuntimeHandler: long, ImageRef: long, Annotations: map[string]string{"a": "b"}}
+	if err := boundedImage(fits); err != nil {
+		t.Errorf("as much as may be is refused: %v", err)
+	}
+	for field, spec := range map[string]*runtime.ImageSpec{
+		"missing":              {},
+		"image":                {Image: long + "i"},
+		"user_specified_image": {Image: "i", UserSpecifiedImage: long + "i"},
+		"runtime_handler":      {Image: "i", RuntimeHandler: long + "i"},
+		"image_ref":            {Image: "i", ImageRef: long + "i"},
+		"annotations":          {Image: "i", Annotations: map[string]string{"a": strings.Repeat("x", maxLabels)}},
+	} {
+		if err := boundedImage(spec); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
 // Case 25: only with both directory and path is there a log.
 func TestCase25LogPath(t *testing.T) {
 	for _, c := range []struct{ dir, path, want string }{

@@ -139,6 +139,9 @@ func TestMountRefused(t *testing.T) {
 		"mounts[0].readonly":  {ContainerPath: "/a", Image: &runtime.ImageSpec{Image: "x"}},
 		"propagation":         {HostPath: "/tmp", ContainerPath: "/a", Propagation: 77},
 		"mount source":        {HostPath: filepath.Join(file, "below"), ContainerPath: "/a"},
+		// CVE-2021-43784: what is too long for a path must not come near runc's messages.
+		"host_path: it has 65541 bytes":      {HostPath: "/tmp/" + strings.Repeat("x", 1<<16), ContainerPath: "/a"},
+		"container_path: it has 65538 bytes": {HostPath: "/tmp", ContainerPath: "/a" + strings.Repeat("x", 1<<16)},
 	} {
 		err := refused(t, fakeHost(), func(_ *input, c *runtime.ContainerConfig, _ *runtime.PodSandboxConfig) {
 			c.Mounts = []*runtime.Mount{m}

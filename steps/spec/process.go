@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -22,6 +23,9 @@ const (
 
 // process fills in what is run: command, environment, working directory.
 func (b *build) process() error {
+	if err := validateImage(b.Ctr.Image.Config); err != nil {
+		return fmt.Errorf("image %s: %w", b.config.GetImage().GetImage(), err)
+	}
 	args := arguments(b.config, b.Ctr.Image.Config.Entrypoint, b.Ctr.Image.Config.Cmd)
 	if len(args) == 0 {
 		return fmt.Errorf("neither the request nor the image %s names a command: %w", b.config.GetImage().GetImage(), errdefs.ErrInvalidArgument)
@@ -31,6 +35,21 @@ func (b *build) process() error {
 	b.spec.Process.Env = b.environment()
 	b.spec.Process.Cwd = workingDir(b.config.GetWorkingDir(), b.Ctr.Image.Config.WorkingDir)
 	return b.makeWorkingDir()
+}
+
+// validateImage refuses texts of an image that the kernel would cut off.
+func validateImage(c ocispec.ImageConfig) error {
+	for _, f := range []struct {
+		name   string
+		values []string
+	}{{"Entrypoint", c.Entrypoint}, {"Cmd", c.Cmd}, {"Env", c.Env}, {"WorkingDir", []string{c.WorkingDir}}, {"User", []string{c.User}}} {
+		for _, v := range f.values {
+			if strings.ContainsRune(v, 0) {
+				return invalid(f.name, "%q has a zero byte", v)
+			}
+		}
+	}
+	return nil
 }
 
 // arguments joins request and image as Kubernetes has it: a command replaces the

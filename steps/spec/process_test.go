@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -79,6 +80,22 @@ func TestWorkingDir(t *testing.T) {
 	})
 	if _, err := os.Lstat(filepath.Join(filepath.Dir(outside), "made")); err == nil {
 		t.Error("the directory was made outside of the root file system")
+	}
+}
+
+// TestImageWithZeroBytes has texts of the image with what the kernel takes for their end.
+func TestImageWithZeroBytes(t *testing.T) {
+	for field, set := range map[string]func(*ocispec.ImageConfig){
+		"Entrypoint": func(c *ocispec.ImageConfig) { c.Entrypoint = []string{"sh\x00-x"} },
+		"Cmd":        func(c *ocispec.ImageConfig) { c.Cmd = []string{"\x00"} },
+		"Env":        func(c *ocispec.ImageConfig) { c.Env = []string{"PATH=/bin\x00/evil"} },
+		"WorkingDir": func(c *ocispec.ImageConfig) { c.WorkingDir = "/w\x00" },
+		"User":       func(c *ocispec.ImageConfig) { c.User = "0\x001000" },
+	} {
+		err := refused(t, fakeHost(), func(in *input, _ *runtime.ContainerConfig, _ *runtime.PodSandboxConfig) { set(&in.Ctr.Image.Config) })
+		if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), field) && field != "User" {
+			t.Errorf("%s: %v", field, err)
+		}
 	}
 }
 

@@ -107,9 +107,16 @@ func validateMount(field string, m *runtime.Mount) error {
 	return nil
 }
 
+// maxPath is PATH_MAX of Linux, with the final zero.
+const maxPath = 4096
+
 func validateMountPaths(field string, m *runtime.Mount) error {
 	target := m.GetContainerPath()
 	switch {
+	case len(target) >= maxPath:
+		return invalid(field+".container_path", "it has %d bytes, the limit is %d", len(target), maxPath-1)
+	case len(m.GetHostPath()) >= maxPath:
+		return invalid(field+".host_path", "it has %d bytes, the limit is %d", len(m.GetHostPath()), maxPath-1)
 	case target == "":
 		return invalid(field+".container_path", "it is empty")
 	case strings.ContainsRune(target, 0):
