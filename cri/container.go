@@ -44,12 +44,20 @@ func newContainer(v *engine.View) container {
 	}
 	if exit, ok, err := steps.ContainerExit.Get(v); err == nil && ok {
 		c.exit = &exit
+	} else if startFailed(v) {
+		c.exit = &steps.Exit{Code: startErrorCode, Reason: startError, Message: v.Error, Finished: v.Changed}
 	} else if task, ran, err := steps.ContainerTask.Get(v); err == nil && ran && v.Station == steps.Created && v.Phase == engine.Standing {
 		exit := unknownExit(task) // taken down, and a crash lost how it ended
 		exit.Finished = v.Changed
 		c.exit = &exit
 	}
 	return c
+}
+
+// startFailed tells that a start was begun and has not come to its end: it failed, or the
+// daemon died in it. Nobody knows how far the process has come, so it must not be run again.
+func startFailed(v *engine.View) bool {
+	return v.Station == steps.Created && v.Phase == engine.Standing && v.Error != ""
 }
 
 // findContainer resolves a container ID or a unique prefix of one.

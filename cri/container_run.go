@@ -41,8 +41,7 @@ func (s *Server) StartContainer(ctx context.Context, r *runtime.StartContainerRe
 		return nil, fmt.Errorf("start container: %w", err)
 	}
 	err = s.engine.Climb(ctx, steps.Container, steps.Start, c.ID, engine.ClimbOptions{
-		Admit:  s.admitStart, // a start before this may have failed, or the pod be gone
-		Failed: failedStart,
+		Admit: s.admitStart, // a start before this may have failed, or the pod be gone
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start container %s: %w", c.ID, err)
@@ -73,14 +72,6 @@ func (s *Server) podStands(id string) error {
 		err = fmt.Errorf("sandbox %s has been stopped meanwhile: %w", id, errdefs.ErrFailedPrecondition)
 	}
 	return err
-}
-
-// failedStart leaves the container as exited if its process could not be started; a start
-// refused before it began leaves it as it was.
-func failedStart(cause error) []engine.Value {
-	return []engine.Value{steps.ContainerExit.With(steps.Exit{
-		Code: startErrorCode, Reason: startError, Message: cause.Error(), Finished: time.Now(),
-	})}
 }
 
 // StopContainer sends the stop signal, waits for the grace period in seconds,

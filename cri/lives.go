@@ -145,7 +145,7 @@ func (c container) stage() stage {
 	switch {
 	case c.Damaged:
 		return unseen
-	case exited(c.View):
+	case exited(c.View) || startFailed(c.View):
 		return stopped
 	case c.Station == steps.Running:
 		return started

@@ -5,6 +5,7 @@ package engine_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -13,23 +14,24 @@ import (
 
 var errTaken = errors.New("not wanted as it is")
 
-// What a failed climb leaves behind is there before the next one, which can refuse to begin.
-func TestAdmitSeesWhatAFailedClimbLeaves(t *testing.T) {
+// unlessFailed refuses a subject whose last climb has failed.
+func unlessFailed(v *engine.View) error {
+	if v.Error != "" {
+		return errTaken
+	}
+	return nil
+}
+
+// That a climb has failed is known before the next one, which can refuse to begin.
+func TestAdmitSeesThatAClimbHasFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.must("ctr create 1")
 		g := b.w.gate("do-task", true)
 		b.w.failGated("do-task")
-		options := engine.ClimbOptions{
-			Admit: func(v *engine.View) error {
-				if _, ended, _ := exit.Get(v); ended {
-					return errTaken
-				}
-				return nil
-			},
-			Failed: func(error) []engine.Value { return []engine.Value{exit.With(128)} },
+		start := func() error {
+			return b.Climb(t.Context(), "ctr", "start", "1", engine.ClimbOptions{Admit: unlessFailed})
 		}
-		start := func() error { return b.Climb(t.Context(), "ctr", "start", "1", options) }
 		first := async(start)
 		<-g.entered
 		second := async(start)
@@ -38,28 +40,56 @@ func TestAdmitSeesWhatAFailedClimbLeaves(t *testing.T) {
 		isError(t, <-first, errBoom)
 		isError(t, <-second, errTaken)
 		equal(t, "story", b.w.story(), "do-rootfs do-spec do-task undo-task")
-		v, _ := b.Get("ctr", "1")
-		if code, ok, err := exit.Get(v); code != 128 || !ok || err != nil {
-			t.Errorf("it has ended with %d, %t, %v", code, ok, err)
-		}
 	})
 }
 
-// With failover off the values are there too; a climb that is refused leaves none.
-func TestFailedWithoutRollback(t *testing.T) {
+// A climb that was refused, or could not be journaled, has not been begun.
+func TestAClimbThatDidNothingLeavesNoCause(t *testing.T) {
 	b := newBench(t)
 	b.must("ctr create 1")
-	b.must("ctr create 2")
-	off := false
-	b.w.fail["do-task"] = errBoom
-	failed := func(error) []engine.Value { return []engine.Value{exit.With(128)} }
-	isError(t, b.Climb(t.Context(), "ctr", "start", "1", engine.ClimbOptions{Failover: &off, Failed: failed}), errBoom)
 	refuse := func(*engine.View) error { return errTaken }
-	isError(t, b.Climb(t.Context(), "ctr", "start", "2", engine.ClimbOptions{Admit: refuse, Failed: failed}), errTaken)
-	for id, want := range map[string]bool{"1": true, "2": false} {
-		v, _ := b.Get("ctr", id)
-		if _, ok, err := exit.Get(v); ok != want || err != nil {
-			t.Errorf("%s has ended: %t, %v", id, ok, err)
+	isError(t, b.Climb(t.Context(), "ctr", "start", "1", engine.ClimbOptions{Admit: refuse}), errTaken)
+	b.j.at = func(n int) (bool, error) {
+		b.j.at = nil
+		return false, errBoom
+	}
+	isError(t, b.do(t.Context(), "ctr start 1"), errBoom)
+	if v, _ := b.Get("ctr", "1"); v.Error != "" {
+		t.Errorf("the cause is %q", v.Error)
+	}
+	b.must("ctr start 1")
+	equal(t, "story", b.w.story(), "do-rootfs do-spec do-task")
+}
+
+// A climb whose action has been done is not taken for one that never was, wherever the daemon
+// was killed in it, and in the recovery after that.
+func TestACutClimbIsTold(t *testing.T) {
+	cut := 0
+	for n, crashed := 1, true; crashed; n++ {
+		for m, again := 1, true; again; m++ {
+			w, j := newWorld(), newMemory()
+			j.at = killAtWrite(w, n, false)
+			e := boot(t, w, j)
+			crashed = live(t, e, w, "ctr create 1, ctr start 1")
+			closeEngine(t, e)
+			w.revive()
+			done := strings.Contains(w.story(), "do-task")
+			j.writes, j.at = 0, killAtWrite(w, m, false)
+			closeEngine(t, boot(t, w, j))
+			again = w.isDead()
+			w.revive()
+			j.at = nil
+			e = boot(t, w, j)
+			if v, ok := e.Get("ctr", "1"); ok && v.Station == "created" && done {
+				cut++
+				if v.Error == "" {
+					t.Errorf("killed at write %d and %d: nothing says that the task was done", n, m)
+				}
+			}
+			closeEngine(t, e)
 		}
+	}
+	if cut == 0 {
+		t.Error("no climb was cut")
 	}
 }

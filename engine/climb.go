@@ -227,14 +227,13 @@ func (e *Engine) climb(ctx context.Context, f *flow, s *subject, o ClimbOptions)
 	if o.Failover != nil {
 		failover = *o.Failover
 	}
-	var values []Value
-	if failed != nil && o.Failed != nil {
-		values = o.Failed(err)
-	}
 	if !failover && s.state.Load().view != nil {
-		return e.abandon(s, f, err, values)
+		return e.abandon(s, f, err)
 	}
-	back := &move{s: s, flow: f.name, down: true, rollback: true, way: s.w.way(f.base), cause: err.Error(), values: values}
+	back := &move{s: s, flow: f.name, down: true, rollback: true, way: s.w.way(f.base)}
+	if m.entered {
+		back.cause = err.Error()
+	}
 	if stuck := e.goDown(context.WithoutCancel(ctx), back, f.base, nil); stuck != nil {
 		return fmt.Errorf("%w; rollback: %w", err, stuck)
 	}
@@ -264,6 +263,7 @@ func (e *Engine) doSteps(ctx context.Context, m *move, f *flow, o ClimbOptions) 
 			return context.Cause(ctx)
 		}
 		m.ahead--
+		m.entered = true
 		if err := e.doStep(ctx, m, i, step); err != nil {
 			return err
 		}
@@ -283,9 +283,8 @@ func (s *subject) forgetAhead(m *move) {
 }
 
 // abandon leaves a failed climb as it is, for the operator to look at.
-func (e *Engine) abandon(s *subject, f *flow, cause error, values []Value) error {
+func (e *Engine) abandon(s *subject, f *flow, cause error) error {
 	err := e.commit(s, func(r *record) error {
-		r.fill(values)
 		r.Phase, r.Station, r.Goal, r.Cause = Standing, f.base, f.base, cause.Error()
 		return nil
 	})

@@ -64,10 +64,6 @@ type ClimbOptions struct {
 	// Admit, if there, is asked by a climb that is not a first one when nobody else
 	// moves the subject and nothing is entered yet. Its error refuses the climb.
 	Admit func(*View) error
-	// Failed, if there, gives the values that the subject stands with once the climb, of
-	// which an action has failed with that error, is rolled back; nobody can move the
-	// subject in between.
-	Failed func(error) []Value
 }
 
 // DescendOptions of Descend.

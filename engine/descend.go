@@ -203,6 +203,9 @@ func (e *Engine) setOff(m *move, base, goal string, values []Value) error {
 	before := m.s.snapshot()
 	err := e.commit(m.s, func(r *record) error {
 		r.descend(m.s.w, base, goal)
+		if m.cause != "" { // a crash must not lose it
+			r.Cause = m.cause
+		}
 		r.fill(values)
 		return nil
 	})
@@ -266,7 +269,6 @@ func (e *Engine) arrive(m *move, goal string) error {
 		}
 		r.Phase, r.Station, r.Goal = Standing, goal, goal
 		r.Error, r.Attempts, r.Retry, r.Since = "", 0, time.Time{}, time.Time{}
-		r.fill(m.values)
 		return nil
 	})
 }

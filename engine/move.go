@@ -16,10 +16,10 @@ type move struct {
 	flow     string
 	down     bool
 	rollback bool
-	way      *flow   // down: whose order is followed
-	cause    string  // down: what the record is to say at its end
-	values   []Value // down: what the record is given at its end
-	ahead    int     // up: steps that the record has and that are not entered yet
+	way      *flow  // down: whose order is followed
+	cause    string // down: what the record is to say at its end
+	ahead    int    // up: steps that the record has and that are not entered yet
+	entered  bool   // up: a step was entered
 }
 
 func (m *move) span() Span {
