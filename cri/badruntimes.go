@@ -26,7 +26,7 @@ type version struct{ major, minor, patch, pre int }
 
 const released = 1 << 30
 
-var versionText = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)(?:-rc\.?(\d+))?`)
+var versionText = regexp.MustCompile(`(\d+)\.(\d+)(?:\.(\d+))?(?:-rc\.?(\d+))?`)
 
 func parseVersion(text string) (version, bool) {
 	m := versionText.FindStringSubmatch(text)
@@ -59,10 +59,15 @@ type hole struct {
 	fixed        []version
 }
 
+// holes are those of SECURITY.md whose closing is a matter of the runtime's version alone.
 var holes = []hole{
+	{"runc", "CVE-2021-30465", []version{{1, 0, 0, 95}}},
 	{"runc", "CVE-2024-21626", []version{{1, 1, 12, released}}},
 	{"runc", "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881", []version{{1, 2, 8, released}, {1, 3, 3, released}, {1, 4, 0, 3}}},
+	{"runc", "CVE-2026-41579", []version{{1, 3, 6, released}, {1, 4, 3, released}, {1, 5, 0, 3}}},
+	{"runc", "CVE-2026-119101 (when it restores checkpoints)", []version{{1, 4, 4, released}, {1, 5, 3, released}, {1, 6, 0, 2}}},
 	{"crun", "CVE-2025-24965", []version{{1, 20, 0, released}}},
+	{"crun", "CVE-2026-47766", []version{{1, 28, 0, released}}},
 }
 
 func (h hole) has(v version) bool {

@@ -14,27 +14,36 @@ import (
 
 // Case 94: versions of OCI runtimes with published holes.
 func TestCase94KnownBadRuntimes(t *testing.T) {
-	const masks = "CVE-2025-31133"
+	const masks, devLink, restore = "CVE-2025-31133", "CVE-2026-41579", "CVE-2026-119101"
 	for text, want := range map[string]string{
 		"runc version 1.0.3":                       masks,
 		"runc version 1.1.5+ds1\ncommit: x":        masks,
 		"runc version 1.1.99":                      masks,
 		"runc version 1.2.7":                       masks,
-		"runc version 1.2.8":                       "",
+		"runc version 1.2.8":                       devLink,
 		"runc version 1.2.8-rc.1":                  masks,
 		"runc version 1.3.0":                       masks,
 		"runc version 1.3.2":                       masks,
-		"runc version 1.3.3":                       "",
+		"runc version 1.3.3":                       devLink,
+		"runc version 1.3.6":                       restore,
 		"runc version 1.4.0-rc.2":                  masks,
-		"runc version 1.4.0-rc.3":                  "",
-		"runc version 1.4.0":                       "",
+		"runc version 1.4.0-rc.3":                  devLink,
+		"runc version 1.4.3":                       restore,
+		"runc version 1.4.4":                       "",
+		"runc version 1.5.0-rc.2":                  devLink,
+		"runc version 1.5.2":                       restore,
+		"runc version 1.6.0-rc.1":                  restore,
+		"runc version 1.6.0-rc.2":                  "",
+		"runc version 1.0.0-rc94":                  "CVE-2021-30465",
 		"runc version 1.5.3\nspec: 1.1.1":          "",
 		"runc version 1.1.11":                      "CVE-2024-21626",
 		"runc version 1.10.0":                      "",
 		"runc version 2.0.0":                       "",
 		"crun version 1.8.1":                       "CVE-2025-24965",
-		"crun version 1.20":                        "", // not to be read: no warning
-		"crun version 1.21.0":                      "",
+		"crun version 1.19":                        "CVE-2025-24965",
+		"crun version 1.20":                        "CVE-2026-47766",
+		"crun version 1.28":                        "",
+		"crun version 1.29.1":                      "",
 		"kata-runtime  : 1.0.0":                    "",
 		"":                                         "",
 		"runc version 999999999999999999999.0.0":   "",
@@ -45,8 +54,8 @@ func TestCase94KnownBadRuntimes(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
-	if got := knownBad("runc version 1.1.12"); len(got) != 1 || strings.Contains(got[0], "21626") {
-		t.Errorf("a hole that is closed: %v", got)
+	if got := strings.Join(knownBad("runc version 1.1.12"), "\n"); strings.Contains(got, "21626") || strings.Contains(got, "30465") {
+		t.Errorf("holes that are closed: %v", got)
 	}
 }
 
@@ -62,7 +71,7 @@ func TestCase94Condition(t *testing.T) {
 	}
 	f := &handlerFeatures{}
 	f.detect(t.Context(), steps.Config{Runtimes: map[string]steps.Runtime{
-		"new": program("new", `echo '{"annotations": {"org.opencontainers.runc.version": "1.3.3"}}'`), "vm": {},
+		"new": program("new", `echo '{"annotations": {"org.opencontainers.runc.version": "1.5.3"}}'`), "vm": {},
 	}})
 	if c := f.safe(); !c.GetStatus() || c.GetType() != runtimesSafe {
 		t.Errorf("without holes: %v", c)
