@@ -82,7 +82,7 @@ func dashboardPanels(t *testing.T) []panel {
 		t.Fatal(err)
 	}
 	plugins.RegisterDefaultPlugins() // of panels and queries
-	var strict dashboard.Dashboard
+	var strict dashboard.Dashboard //nolint:staticcheck // the form that all Grafanas import; the new one is of 12 and later
 	err = strict.UnmarshalJSONStrict(raw)
 	var faults cog.BuildErrors // may be an empty list
 	if err != nil && !errors.As(err, &faults) || len(faults) > 0 {
@@ -170,7 +170,7 @@ func checkSelector(t *testing.T, where string, s *parser.VectorSelector, served 
 	t.Helper()
 	names, values := map[string]bool{}, map[string]map[string]bool{}
 	for _, series := range served {
-		if series.Get(labels.MetricName) != s.Name {
+		if series.Get(model.MetricNameLabel) != s.Name {
 			continue
 		}
 		series.Range(func(l labels.Label) {
@@ -187,7 +187,7 @@ func checkSelector(t *testing.T, where string, s *parser.VectorSelector, served 
 	}
 	for _, m := range s.LabelMatchers {
 		switch {
-		case m.Name == labels.MetricName || slices.Contains(ofTheJob, m.Name):
+		case m.Name == model.MetricNameLabel || slices.Contains(ofTheJob, m.Name):
 		case !names[m.Name]:
 			t.Errorf("%s: %s has no label %q, only %v", where, s.Name, m.Name, slices.Sorted(maps.Keys(names)))
 		// What did not fail while the test looked is not there: failures are looked for by
