@@ -48,8 +48,11 @@ func inherit(parent, dir string) error {
 		}
 	}
 	raw, err := os.ReadFile(filepath.Join(parent, "cgroup.controllers"))
-	if err != nil || len(strings.Fields(string(raw))) == 0 {
-		return nil // cgroup v1
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // cgroup v1
+		return err
+	}
+	if len(strings.Fields(string(raw))) == 0 {
+		return nil
 	}
 	all := "+" + strings.Join(strings.Fields(string(raw)), " +")
 	if err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte(all), 0); err != nil {

@@ -20,9 +20,10 @@ import (
 const closing = 5 * time.Minute
 
 // Close takes the cluster down: its pods in order, then the nodes, then the control plane. The
-// error says what was left where nothing should be.
-func (c *Cluster) Close() error {
-	ctx, cancel := c.detached()
+// error says what was left where nothing should be. It does all that even if the context has
+// ended.
+func (c *Cluster) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
 	var errs []error
 	if c.ready {

@@ -95,8 +95,6 @@ type Cluster struct {
 	bridge   bool        // is there
 	ready    bool        // all of it came up
 	before   world.World // of the laboratory
-	// detached is a context for taking the cluster down, whatever became of the one of Start.
-	detached func() (context.Context, context.CancelFunc)
 }
 
 // Start starts a cluster in the laboratory that the process is in, and returns when its nodes
@@ -118,9 +116,6 @@ func start(ctx context.Context, o Options, open func(*Cluster, context.Context) 
 		return nil, errors.New("a cluster needs a laboratory: run it with \"lab run\"")
 	}
 	c := &Cluster{options: o.withDefaults(), lab: lab, Dir: filepath.Join(lab.Dir, "kube")}
-	c.detached = func() (context.Context, context.CancelFunc) {
-		return context.WithTimeout(context.WithoutCancel(ctx), closing)
-	}
 	var err error
 	if c.before, err = world.Count(ctx, c.where()); err != nil {
 		return nil, err
@@ -131,7 +126,7 @@ func start(ctx context.Context, o Options, open func(*Cluster, context.Context) 
 	begin := time.Now()
 	for _, step := range []func(*Cluster, context.Context) error{open, (*Cluster).foundations, (*Cluster).startNodes} {
 		if err := step(c, ctx); err != nil {
-			return nil, errors.Join(fmt.Errorf("could not start the cluster: %w", err), c.Close())
+			return nil, errors.Join(fmt.Errorf("could not start the cluster: %w", err), c.Close(ctx))
 		}
 	}
 	c.ready = true
@@ -145,7 +140,7 @@ func (c *Cluster) openControl(ctx context.Context) error {
 	if c.pki, err = newPKI(filepath.Join(c.Dir, "pki")); err != nil {
 		return err
 	}
-	c.Kubeconfig, err = c.pki.kubeconfig("admin", apiServer, holder{user: "admin", groups: []string{"system:masters"}})
+	c.Kubeconfig, err = c.pki.kubeconfig("admin", holder{user: "admin", groups: []string{"system:masters"}})
 	if err != nil {
 		return err
 	}

@@ -87,11 +87,11 @@ func (k *control) apiFlags() []string {
 
 func (k *control) controllers(ctx context.Context) error {
 	p := k.c.pki
-	manager, err := p.kubeconfig("manager", apiServer, holder{user: "system:kube-controller-manager"})
+	manager, err := p.kubeconfig("manager", holder{user: "system:kube-controller-manager"})
 	if err != nil {
 		return err
 	}
-	scheduler, err := p.kubeconfig("scheduler", apiServer, holder{user: "system:kube-scheduler"})
+	scheduler, err := p.kubeconfig("scheduler", holder{user: "system:kube-scheduler"})
 	if err != nil {
 		return err
 	}

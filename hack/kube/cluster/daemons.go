@@ -29,14 +29,14 @@ func (n *Node) plan() error {
 		"--root-dir", "/var/lib/kubelet", "--cert-dir", "/var/lib/kubelet/pki",
 	}
 	if n.pki != nil {
-		file, err := n.pki.kubeconfig(n.Name, apiServer, holder{
+		file, err := n.pki.kubeconfig(n.Name, holder{
 			user: "system:node:" + n.Name, groups: []string{"system:nodes"}, names: []string{n.Name}, ips: []string{n.IP},
 		})
 		if err != nil {
 			return err
 		}
 		args = append(args, "--kubeconfig", file)
-		file, err = n.pki.kubeconfig(n.Name+"-proxy", apiServer, holder{user: "system:kube-proxy"})
+		file, err = n.pki.kubeconfig(n.Name+"-proxy", holder{user: "system:kube-proxy"})
 		if err != nil {
 			return err
 		}

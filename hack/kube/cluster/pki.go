@@ -118,16 +118,16 @@ func (p *pki) crt(name string) string   { return filepath.Join(p.dir, name+".crt
 func (p *pki) keyOf(name string) string { return filepath.Join(p.dir, name+".key") }
 func (p *pki) pub(name string) string   { return filepath.Join(p.dir, name+".pub") }
 
-// kubeconfig makes a certificate for a user and a file that lets that user in, and returns
-// the file's path.
-func (p *pki) kubeconfig(name, server string, h holder) (string, error) {
+// kubeconfig makes a certificate for a user and a file that lets that user into the cluster, and
+// returns the file's path.
+func (p *pki) kubeconfig(name string, h holder) (string, error) {
 	if err := p.issue(name, h); err != nil {
 		return "", err
 	}
 	path := filepath.Join(p.dir, name+".kubeconfig")
 	return path, writeObject(path, object{
 		"apiVersion": "v1", "kind": "Config", "current-context": "lab",
-		"clusters": []object{{"name": "lab", "cluster": object{"server": server, "certificate-authority": p.crt("ca")}}},
+		"clusters": []object{{"name": "lab", "cluster": object{"server": apiServer, "certificate-authority": p.crt("ca")}}},
 		"users":    []object{{"name": name, "user": object{"client-certificate": p.crt(name), "client-key": p.keyOf(name)}}},
 		"contexts": []object{{"name": "lab", "context": object{"cluster": "lab", "user": name}}},
 	})

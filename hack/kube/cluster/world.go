@@ -56,8 +56,12 @@ func (n *Node) count(ctx context.Context) (world.World, error) {
 	if n.kind != Upstream {
 		args = append(args, "--state", "/run/sandflow", "--root", "/var/lib/sandflow")
 	}
-	if n.kind == Embedded {
+	switch n.kind {
+	case Embedded:
 		args = append(args, "--containerd", "/run/sandflow/containerd.sock")
+	case Attached:
+		args = append(args, "--containerd", upstreamSocket)
+	case Upstream: // has the same things for its own use
 	}
 	if out, err := n.Command(ctx, n.lab.Bin("lab"), args...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("could not count what is on %s: %w: %s", n.Name, err, out)

@@ -42,7 +42,7 @@ func checks(ctx context.Context, o cluster.Options, how checking) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
+	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	how.Out = os.Stdout
 	for range how.times {
 		failed, err := check.Run(ctx, c, how.Options)

@@ -82,7 +82,7 @@ func clusterShow(ctx context.Context, o cluster.Options) error {
 		{"Deleted pods end", t.delete},
 		{"Once kubelet has collected them, nothing is left on any node", t.forgotten(t.Nodes...)},
 	})
-	s.one(ctx, step{"The cluster closes, and nothing is left", func(context.Context) (string, error) { return "", t.Close() }})
+	s.one(ctx, step{"The cluster closes, and nothing is left", func(ctx context.Context) (string, error) { return "", t.Close(ctx) }})
 	return s.end()
 }
 

@@ -98,5 +98,5 @@ func with(ctx context.Context, o cluster.Options, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig)
-	return errors.Join(cmd.Run(), c.Close())
+	return errors.Join(cmd.Run(), c.Close(ctx))
 }

@@ -25,6 +25,6 @@ func nodeShow(ctx context.Context, o cluster.Options) error {
 	for _, check := range node.New(c).Checks() {
 		s.play(ctx, []step{{check.Name, func(ctx context.Context) (string, error) { return "", check.Run(ctx) }}})
 	}
-	s.one(ctx, step{"The node goes, and nothing is left", func(context.Context) (string, error) { return "", c.Close() }})
+	s.one(ctx, step{"The node goes, and nothing is left", func(ctx context.Context) (string, error) { return "", c.Close(ctx) }})
 	return s.end()
 }

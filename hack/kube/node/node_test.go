@@ -30,7 +30,7 @@ func TestStandalone(t *testing.T) {
 			break
 		}
 	}
-	if err := c.Close(); err != nil {
+	if err := c.Close(t.Context()); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 }
