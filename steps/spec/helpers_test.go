@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -19,7 +20,7 @@ import (
 const containerID = "c0ffee"
 
 // image is a root file system with users.
-func image(t *testing.T) string {
+func image(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()
 	write(t, filepath.Join(root, "etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34:web:/:/bin/sh\n# a comment\nbroken line\nbig:x:1000:1000::/:/bin/sh\n")
@@ -27,7 +28,7 @@ func image(t *testing.T) string {
 	return root
 }
 
-func write(t *testing.T, path, text string) {
+func write(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
@@ -52,7 +53,7 @@ func fakeHost() *host {
 		devices: func() ([]specs.LinuxDevice, error) {
 			return []specs.LinuxDevice{{Path: "/dev/null", Type: "c", Major: major, Minor: minor, FileMode: &mode, UID: &id, GID: &id}}, nil
 		},
-		exists: func(string) bool { return true }, profiles: &profiles{},
+		exists: func(string) bool { return true }, profiles: &profiles{now: time.Now},
 	}
 }
 
@@ -63,7 +64,7 @@ func unifiedHost() *host {
 }
 
 // request is a plain container in a plain pod; change alters it.
-func request(t *testing.T, change func(*input, *runtime.ContainerConfig, *runtime.PodSandboxConfig)) input {
+func request(t testing.TB, change func(*input, *runtime.ContainerConfig, *runtime.PodSandboxConfig)) input {
 	t.Helper()
 	c := &runtime.ContainerConfig{
 		Metadata: &runtime.ContainerMetadata{Name: "main"}, Image: &runtime.ImageSpec{Image: "example.org/app:1"},

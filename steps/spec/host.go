@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/pkg/apparmor"
 	capability "github.com/containerd/containerd/v2/pkg/cap"
@@ -49,7 +50,7 @@ var detect = sync.OnceValue(func() *host {
 		relabel:   label.Relabel,
 		devices:   hostDevices,
 		exists:    exists,
-		profiles:  &profiles{},
+		profiles:  &profiles{now: time.Now},
 	}
 	// Without its own name HOSTNAME stays unset; without its capabilities none are given.
 	h.hostName, _ = os.Hostname()

@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/errdefs"
@@ -51,7 +54,7 @@ func (b *build) setSeccomp() error {
 
 func (b *build) loadSeccomp(p *runtime.SecurityProfile) (*specs.LinuxSeccomp, error) {
 	if p.GetProfileType() == runtime.SecurityProfile_RuntimeDefault {
-		return seccomp.DefaultProfile(b.spec), nil
+		return b.host.profiles.byDefault(b.spec), nil
 	}
 	return b.host.profiles.load(seccompFile(p))
 }
@@ -63,16 +66,42 @@ type stamp struct {
 	mtime, ctime unix.Timespec
 }
 
-// profiles caches parsed seccomp profiles by path, as long as the file is the same.
-// What it gives out is shared and must not be changed.
+// settled is how long ago a file must have been changed for its stamp to be trusted: two
+// changes within a tick of the kernel's clock can have the same one.
+const settled = time.Second
+
+// profiles caches seccomp profiles in the form of an OCI spec: files by path, as long as
+// they are the same, and the default ones by the capabilities that they follow.
+// What it gives out is shared and must not be changed. OCI runtimes compile it themselves,
+// for each container.
 type profiles struct {
-	mu    sync.Mutex // guards cache; never held while reading a file
-	cache map[string]cachedProfile
+	mu       sync.Mutex // guards the maps; never held while reading a file
+	files    map[string]cachedProfile
+	defaults map[string]*specs.LinuxSeccomp
+	now      func() time.Time
 }
 
 type cachedProfile struct {
 	stamp   stamp
 	profile *specs.LinuxSeccomp
+}
+
+// byDefault is the default profile for a spec whose capabilities are set already.
+func (c *profiles) byDefault(s *specs.Spec) *specs.LinuxSeccomp {
+	key := ""
+	if caps := s.Process.Capabilities; caps != nil {
+		key = strings.Join(slices.Sorted(slices.Values(caps.Bounding)), " ")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.defaults[key]; ok {
+		return p
+	}
+	if c.defaults == nil || len(c.defaults) >= maxProfiles {
+		c.defaults = map[string]*specs.LinuxSeccomp{}
+	}
+	c.defaults[key] = seccomp.DefaultProfile(s)
+	return c.defaults[key]
 }
 
 func (c *profiles) load(path string) (*specs.LinuxSeccomp, error) {
@@ -82,27 +111,34 @@ func (c *profiles) load(path string) (*specs.LinuxSeccomp, error) {
 		return nil, fmt.Errorf("load seccomp profile: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	defer func() { _ = f.Close() }()
-	now, err := stampOf(f)
+	is, err := stampOf(f)
 	if err != nil {
 		return nil, fmt.Errorf("load seccomp profile %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
 	}
 	c.mu.Lock()
-	known, ok := c.cache[path]
+	known, ok := c.files[path]
 	c.mu.Unlock()
-	if ok && known.stamp == now {
+	if ok && known.stamp == is {
 		return known.profile, nil
 	}
+	trusted := c.now().Sub(time.Unix(is.ctime.Unix())) > settled
 	profile, err := readProfile(f)
 	if err != nil {
 		return nil, fmt.Errorf("load seccomp profile %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
 	}
+	if trusted {
+		c.keep(path, cachedProfile{is, profile})
+	}
+	return profile, nil
+}
+
+func (c *profiles) keep(path string, p cachedProfile) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cache == nil || len(c.cache) >= maxProfiles {
-		c.cache = map[string]cachedProfile{}
+	if c.files == nil || len(c.files) >= maxProfiles {
+		c.files = map[string]cachedProfile{}
 	}
-	c.cache[path] = cachedProfile{now, profile}
-	return profile, nil
+	c.files[path] = p
 }
 
 func stampOf(f *os.File) (stamp, error) {

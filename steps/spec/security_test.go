@@ -4,13 +4,17 @@
 package spec
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -193,8 +197,9 @@ func TestSeccompRefused(t *testing.T) {
 func TestSeccompProfilesAreCachedUntilTheyChange(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p.json")
 	write(t, file, profileText)
-	c := &profiles{}
+	c := &profiles{now: func() time.Time { return time.Now().Add(time.Minute) }}
 	load := func() *specs.LinuxSeccomp {
+		t.Helper()
 		p, err := c.load(file)
 		if err != nil {
 			t.Fatal(err)
@@ -205,12 +210,92 @@ func TestSeccompProfilesAreCachedUntilTheyChange(t *testing.T) {
 	if load() != first {
 		t.Error("an unchanged profile was read again")
 	}
-	write(t, file+".new", strings.Replace(profileText, "ERRNO", "KILL", 1))
+	write(t, file+".new", strings.Replace(profileText, "ERRNO", "TRACE", 1)) // as long as before
 	if err := os.Rename(file+".new", file); err != nil {
 		t.Fatal(err)
 	}
-	if p := load(); p == first || p.Syscalls[0].Action != "SCMP_ACT_KILL" {
+	if p := load(); p == first || p.Syscalls[0].Action != "SCMP_ACT_TRACE" {
 		t.Errorf("a changed profile was not read again: %+v", p)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := c.load(file); err == nil {
+		t.Errorf("a profile that is gone is still %+v", p)
+	}
+}
+
+// Changes that follow each other within a tick of the kernel's clock may have one stamp. So
+// what has just been changed is not taken from the cache.
+func TestSeccompProfileThatHasJustChanged(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p.json")
+	c := &profiles{now: time.Now}
+	for i := range 200 {
+		action := []string{"SCMP_ACT_ERRNO", "SCMP_ACT_TRACE"}[i%2]
+		write(t, file, strings.Replace(profileText, "SCMP_ACT_ERRNO", action, 1))
+		if p, err := c.load(file); err != nil || string(p.Syscalls[0].Action) != action {
+			t.Fatalf("change %d is not seen: %+v, %v", i, p, err)
+		}
+	}
+	if len(c.files) > 0 {
+		t.Error("a profile was kept that has just been changed")
+	}
+}
+
+// The default profile lets capabilities have their system calls, and so there is one for each
+// set of them.
+func TestDefaultSeccompProfilesAreCached(t *testing.T) {
+	h := fakeHost()
+	with := func(add ...string) *specs.LinuxSeccomp {
+		return secured(t, h, &runtime.LinuxContainerSecurityContext{
+			Seccomp: &runtime.SecurityProfile{}, Capabilities: &runtime.Capability{AddCapabilities: add},
+		}).Linux.Seccomp
+	}
+	allowed := func(p *specs.LinuxSeccomp, call string) bool {
+		return slices.ContainsFunc(p.Syscalls, func(s specs.LinuxSyscall) bool {
+			return s.Action == specs.ActAllow && len(s.Args) == 0 && slices.Contains(s.Names, call)
+		})
+	}
+	plain, admin := with(), with("SYS_ADMIN")
+	if plain != with() || admin != with("SYS_ADMIN") {
+		t.Error("a default profile was made again")
+	}
+	if allowed(plain, "mount") || !allowed(admin, "mount") {
+		t.Errorf("mount is allowed without SYS_ADMIN: %v, with it: %v", allowed(plain, "mount"), allowed(admin, "mount"))
+	}
+}
+
+// BenchmarkSpec makes and writes the specs of containers with each kind of profile.
+func BenchmarkSpec(b *testing.B) {
+	file := filepath.Join(b.TempDir(), "p.json")
+	text, err := json.Marshal(seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	for name, p := range map[string]*runtime.SecurityProfile{
+		"unconfined": {ProfileType: runtime.SecurityProfile_Unconfined}, "default": {},
+		"localhost": {ProfileType: runtime.SecurityProfile_Localhost, LocalhostRef: file},
+	} {
+		for _, cached := range []bool{true, false} {
+			b.Run(fmt.Sprintf("%s/cached=%v", name, cached), func(b *testing.B) {
+				h := fakeHost()
+				h.profiles.now = func() time.Time { return time.Now().Add(time.Minute) }
+				in := request(b, func(_ *input, c *runtime.ContainerConfig, _ *runtime.PodSandboxConfig) {
+					c.Linux.SecurityContext.Seccomp = p
+				})
+				for b.Loop() {
+					if !cached {
+						h.profiles.files, h.profiles.defaults = nil, nil
+					}
+					if _, err := newSpec(in, h); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
 	}
 }
 
