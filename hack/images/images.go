@@ -58,18 +58,11 @@ func Build(ctx context.Context, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	tmp, err := os.MkdirTemp(dir, "tmp")
+	tmp, err := workDir(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	// apt downloads as a user without rights here.
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return err
-	}
 	p, err := gather(ctx, tmp)
 	if err != nil {
 		return err
@@ -85,6 +78,19 @@ func Build(ctx context.Context, dir string) error {
 		return fmt.Errorf("could not write the demo's image: %w", err)
 	}
 	return os.WriteFile(stamp, nil, 0o644)
+}
+
+// workDir makes a directory to work in, below one that it makes too.
+func workDir(dir string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	tmp, err := os.MkdirTemp(dir, "tmp")
+	if err != nil {
+		return "", err
+	}
+	// apt downloads as a user without rights here.
+	return tmp, os.Chmod(tmp, 0o755)
 }
 
 // named is an image under one or more names.

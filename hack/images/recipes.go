@@ -53,15 +53,19 @@ http {
 // parts are the layers that images are put together from.
 type parts struct {
 	base, nginx, nonewprivs, pause v1.Layer
+
+	debian *debian
 }
 
-// gather makes the parts from Debian's packages and our small C programs.
-func gather(ctx context.Context, dir string) (*parts, error) {
-	deb, err := unpack(ctx, filepath.Join(dir, "debian"), "busybox", "nginx", "util-linux", "util-linux-extra", "procps")
+// gather makes the parts from Debian's packages, of which more can be named, and our small C
+// programs.
+func gather(ctx context.Context, dir string, more ...string) (*parts, error) {
+	packages := append([]string{"busybox", "nginx", "util-linux", "util-linux-extra", "procps"}, more...)
+	deb, err := unpack(ctx, filepath.Join(dir, "debian"), packages...)
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{}
+	p := &parts{debian: deb}
 	if p.base, err = baseLayer(ctx, deb); err != nil {
 		return nil, err
 	}

@@ -54,10 +54,18 @@ func ServeAt(ctx context.Context, dir, address string) (*Registry, error) {
 		done:   make(chan error, 1),
 	}
 	go func() { r.done <- r.server.Serve(l) }()
-	if err := r.fill(ctx, dir); err != nil {
-		return nil, errors.Join(fmt.Errorf("could not fill the image registry: %w", err), r.Close())
+	if err := r.Add(ctx, dir); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// Add puts the images that Build or BuildKubernetes left under dir into the registry.
+func (r *Registry) Add(ctx context.Context, dir string) error {
+	if err := r.fill(ctx, dir); err != nil {
+		return fmt.Errorf("could not fill the image registry: %w", err)
+	}
+	return nil
 }
 
 // Close stops the registry.
