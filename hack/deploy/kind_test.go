@@ -22,6 +22,7 @@ version = 2
     SystemdCgroup = true
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "registry.k8s.io/pause:3.10"
+  restrict_oom_score_adj = true
 `
 	kindUnit = `[Unit]
 After=network.target local-fs.target
