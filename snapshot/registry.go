@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -95,6 +96,7 @@ func (c *credentials) isFor(host, upstream string) bool {
 // registry. The credentials reach one of them only.
 func (s *Store) resolver(ctx context.Context, creds *credentials, p *progress) remotes.Resolver {
 	var upstream string // the last host: where the reference's registry really is
+	mirrors := newMirrors(s.mirrorTimeout())
 	hosts := config.ConfigureHosts(ctx, config.HostOptions{
 		HostDir: s.hostDir,
 		Credentials: func(host string) (string, string, error) {
@@ -117,6 +119,7 @@ func (s *Store) resolver(ctx context.Context, creds *credentials, p *progress) r
 				return list, err
 			}
 			upstream = list[len(list)-1].Host
+			mirrors.bound(list)
 			for i := range list {
 				if creds.isFor(list[i].Host, upstream) {
 					list[i].Header = creds.header(list[i].Header)
@@ -125,6 +128,15 @@ func (s *Store) resolver(ctx context.Context, creds *credentials, p *progress) r
 			return list, nil
 		},
 	})
+}
+
+// mirrorTimeout is short enough that a mirror is passed over before the pull is given up.
+func (s *Store) mirrorTimeout() time.Duration {
+	most := s.config.PullProgressTimeout / 2
+	if most > 0 {
+		return min(s.config.MirrorTimeout, most)
+	}
+	return s.config.MirrorTimeout
 }
 
 // keepHome takes the credentials off a redirect to another host. net/http does so

@@ -39,6 +39,8 @@ type Config struct {
 	MaxPulls int
 	// PullProgressTimeout ends a pull that has received nothing for so long; 0: never.
 	PullProgressTimeout time.Duration
+	// MirrorTimeout is how long a mirror has to begin an answer until it is passed over; 0: for ever.
+	MirrorTimeout time.Duration
 	// RequiredPlugins are URIs of plugins without which Start fails.
 	RequiredPlugins []string
 	// Path is put in front of the process's PATH, where foreign shims are looked for.

@@ -49,6 +49,7 @@ func Store(c *config.Config) snapshot.Config {
 		Namespace: c.Containerd.Namespace, Snapshotter: c.Containerd.Snapshotter,
 		RegistryConfigPath: c.Containerd.RegistryConfigPath, SandboxImage: c.Runtime.SandboxImage,
 		Plugins: c.Containerd.Plugins, PullProgressTimeout: time.Duration(c.Containerd.PullProgressTimeout),
+		MirrorTimeout: time.Duration(c.Containerd.MirrorTimeout),
 	}
 }
 

@@ -78,6 +78,7 @@ type Containerd struct {
 	Snapshotter         string         `toml:"snapshotter"`
 	RegistryConfigPath  string         `toml:"config_path"`
 	PullProgressTimeout Duration       `toml:"pull_progress_timeout"`
+	MirrorTimeout       Duration       `toml:"mirror_timeout"`
 	Plugins             map[string]any `toml:"plugins"`
 }
 
