@@ -35,8 +35,12 @@ type Options struct {
 	Out io.Writer
 }
 
-// Gates are the feature gates that the checks need beyond Kubernetes' own choice.
-func Gates() map[string]bool { return map[string]bool{"ContainerStopSignals": true} }
+// Gates are the feature gates that the checks need beyond Kubernetes' own choice. Without the
+// second, kubelet asks the containerd at /run/containerd/containerd.sock for the names of
+// containers in its metrics, and has no network statistics of pods without a pause process.
+func Gates() map[string]bool {
+	return map[string]bool{"ContainerStopSignals": true, "PodAndContainerStatsFromCRI": true}
+}
 
 // check is one feature.
 type check struct {

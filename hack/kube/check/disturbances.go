@@ -153,14 +153,30 @@ func (e *env) survive(ctx context.Context, disturb func(ctx context.Context) err
 	var errs []error
 	for name := range before {
 		a, b := before[name], after[name]
-		if a.UID != b.UID || !equality.Semantic.DeepEqual(a.Status, b.Status) {
-			errs = append(errs, fmt.Errorf("pod %s changed: %s", name, diff.Diff(a.Status, b.Status)))
+		was, is := lasting(&a), lasting(&b)
+		if a.UID != b.UID || !equality.Semantic.DeepEqual(was, is) {
+			errs = append(errs, fmt.Errorf("pod %s changed: %s", name, diff.Diff(was, is)))
 		}
 	}
 	if _, err := e.exec(ctx, "staged", "true"); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, e.counted(ctx))...)
+}
+
+// lasting is what a restart must not change in a pod's status. The rest is the kubelet's own:
+// a restarted one asks the probes anew, forgets the addresses of pods that have ended, and
+// reads its pods' cgroups at other times; it does so with every runtime.
+func lasting(p *core.Pod) *core.PodStatus {
+	s := p.Status.DeepCopy()
+	s.Resources = nil
+	if s.Phase == core.PodSucceeded || s.Phase == core.PodFailed {
+		s.PodIP, s.PodIPs = "", nil
+	}
+	for i := range s.Conditions {
+		s.Conditions[i].LastTransitionTime = meta.Time{}
+	}
+	return s
 }
 
 // settled waits until the kubelet has reported on its node since now.

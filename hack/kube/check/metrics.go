@@ -22,7 +22,7 @@ var metrics = []check{
 func (e *env) busy(ctx context.Context) error {
 	p := server("busy")
 	p.Spec.NodeName = e.node().Name
-	c := container("work", "head -c 3000000 /dev/urandom > /tmp/blob; while :; do gzip -c /tmp/blob > /dev/null; wget -q -O /dev/null http://127.0.0.1:8080/hostname; sleep 0.1; done")
+	c := container("work", "head -c 3000000 /dev/urandom > /tmp/blob; while :; do gzip -c /tmp/blob > /dev/null; wget -q -O /dev/null http://127.0.0.1:8080/hostname || true; sleep 0.1; done")
 	c.Resources.Requests, c.Resources.Limits = amounts("cpu", "10m", "memory", "32Mi"), amounts("cpu", "200m", "memory", "64Mi")
 	p.Spec.Containers = append(p.Spec.Containers, c)
 	_, err := e.start(ctx, p)

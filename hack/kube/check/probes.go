@@ -70,9 +70,9 @@ func tcpReadiness(ctx context.Context, e *env) error {
 }
 
 func httpReadiness(ctx context.Context, e *env) error {
-	p := shell("probed", "mkdir /tmp/www; exec httpd -f -p 8080 -h /tmp/www")
+	p := shell("probed", "mkdir -p /tmp/www; exec httpd -f -p 8080 -h /tmp/www")
 	first(p).ReadinessProbe = httpProbe("/good")
-	return e.turnsReady(ctx, p, "touch /tmp/www/good")
+	return e.turnsReady(ctx, p, "mkdir -p /tmp/www; touch /tmp/www/good")
 }
 
 func grpcReadiness(ctx context.Context, e *env) error {
