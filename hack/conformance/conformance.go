@@ -85,7 +85,7 @@ func Run(ctx context.Context, l *harness.Lab, d *harness.Daemon, digest v1.Hash,
 	if err := log.Close(); err != nil {
 		return nil, err
 	}
-	specs, err := read(report)
+	specs, err := ReadReport(report)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("could not read critest's report (see %s): %w", o.Log, err), ran)
 	}
@@ -120,7 +120,8 @@ type suites []struct {
 	}
 }
 
-func read(path string) ([]Spec, error) {
+// ReadReport reads the specs that ran from ginkgo's JSON report, or why they did not.
+func ReadReport(path string) ([]Spec, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,19 @@ the calls of the CRI (v0.37.2), beside containerd 2.4.2 and CRI-O 1.37.
 
 `
 
-// Document is the text of docs/conformance.md.
+// NodeHeading begins the part of the document that is not of this package: that about
+// Kubernetes' own tests.
+const NodeHeading = "## Kubernetes' node conformance\n"
+
+// Parts divides the document: what Document makes, and the part about Kubernetes' own tests.
+func Parts(text string) (critest, node string) {
+	if i := strings.Index(text, NodeHeading); i >= 0 {
+		return text[:i], text[i:]
+	}
+	return text + "\n", ""
+}
+
+// Document is the text of docs/conformance.md, up to NodeHeading.
 func Document(peer, own Results) string {
 	var b strings.Builder
 	b.WriteString(documentHead)
@@ -107,6 +119,7 @@ with what is wrong about the request; "no" that it said Unimplemented. container
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", r.Service, r.Name,
 			yesNo(known[r.Service+r.Name]), yesNo(!slices.Contains(crioLacks, r.Name)), yesNo(r.Answered))
 	}
+	b.WriteByte('\n')
 }
 
 func yesNo(yes bool) string {

@@ -21,9 +21,10 @@ type Expectation struct {
 }
 
 // Expected reads the built-in list.
-func Expected() ([]Expectation, error) { return parse(expectedText) }
+func Expected() ([]Expectation, error) { return ParseExpected(expectedText) }
 
-func parse(text string) ([]Expectation, error) {
+// ParseExpected reads such a list: lines of "fail|skip PATTERN # REASON", and comments.
+func ParseExpected(text string) ([]Expectation, error) {
 	var out []Expectation
 	n := 0
 	for line := range strings.Lines(text) {

@@ -4,6 +4,7 @@
 // Command lab builds the test images and runs commands in a laboratory (see package harness).
 //
 //	lab images          build the images under build/images
+//	lab kubernetes-images   build those of Kubernetes' tests under build/images-kubernetes
 //	lab run COMMAND…    run a command in a laboratory; its exit code is the command's
 //	lab archive         print the path of the demo's image archive
 //	lab count FILE …    write what is on the node to a file
@@ -44,6 +45,8 @@ func run(ctx context.Context, args []string) (int, error) {
 	switch {
 	case len(args) == 1 && args[0] == "images":
 		return 0, images.Build(ctx, filepath.Join(build, "images"))
+	case len(args) == 1 && args[0] == "kubernetes-images":
+		return 0, images.BuildKubernetes(ctx, filepath.Join(build, "images-kubernetes"), filepath.Join(build, "bin", "agnhost"))
 	case len(args) == 1 && args[0] == "archive":
 		fmt.Println(images.DemoArchive(filepath.Join(build, "images")))
 		return 0, nil
@@ -52,6 +55,6 @@ func run(ctx context.Context, args []string) (int, error) {
 	case len(args) > 1 && args[0] == "run":
 		return harness.Run(ctx, build, args[1:])
 	default:
-		return 2, errors.New("usage: lab images | archive | count FILE | same FILE | run COMMAND…")
+		return 2, errors.New("usage: lab images | kubernetes-images | archive | count FILE | same FILE | run COMMAND…")
 	}
 }

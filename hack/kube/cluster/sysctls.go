@@ -33,6 +33,13 @@ func rememberSysctls() (sysctls, error) {
 	return s, nil
 }
 
+// KeepSysctls remembers those settings, for a kubelet outside of a cluster; restore gives the
+// machine its own back.
+func KeepSysctls() (restore func() error, err error) {
+	s, err := rememberSysctls()
+	return s.restore, err
+}
+
 // restore gives the machine back its settings.
 func (s sysctls) restore() error {
 	var errs []error
