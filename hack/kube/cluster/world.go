@@ -100,8 +100,9 @@ func (n *Node) Left(ctx context.Context) ([]string, error) {
 	}
 }
 
-// leftPatience is more than kubelet takes to clean up after the last pod.
-const leftPatience = 30 * time.Second
+// leftPatience is more than kubelet takes to clean up after the last pod: it collects once a
+// minute.
+const leftPatience = 90 * time.Second
 
 // expected says that a line is about what comes with the first pods and stays: kubelet's cgroups
 // of the classes of service, the layers of images; and about kubelet's own sockets.
