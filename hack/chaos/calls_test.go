@@ -42,11 +42,10 @@ type outcome struct {
 
 func (o outcome) ok() bool { return o.err == nil }
 
-// request makes the call of a step ready.
-func (l *life) request(s story.Step) request {
+// request makes the call of a step about a container, or the pod, ready.
+func (l *life) request(s story.Step, c *container) request {
 	r := request{name: string(s.Op)}
-	c, p := l.container(s.Slot), l.pod
-	client := l.n.client
+	p, client := l.pod, l.n.client
 	switch s.Op {
 	case story.RunPodSandbox:
 		config := l.podConfig(l.attempt())
@@ -214,11 +213,11 @@ func (l *life) trouble(s story.Step) error {
 	if ok, err := l.prepare(s); err != nil || !ok {
 		return err
 	}
-	want := l.expected(s)
-	r, beside, with := l.request(s), (*request)(nil), l.with(s)
+	want, about := l.expected(s), l.container(s.Slot)
+	r, beside, with := l.request(s, about), (*request)(nil), l.with(s)
 	l.asked(s)
 	if with != nil {
-		x := l.request(*with)
+		x := l.request(*with, l.container(with.Slot))
 		beside = &x
 		l.asked(*with)
 	}
@@ -238,7 +237,7 @@ func (l *life) trouble(s story.Step) error {
 	if err := l.n.faults.clear(l.name, subject); err != nil {
 		return err
 	}
-	met := meeting{step: s, want: want, all: all, used: after - before}
+	met := meeting{step: s, about: about, want: want, all: all, used: after - before}
 	if with != nil {
 		met.with, met.other = with, &other
 	}
@@ -377,6 +376,7 @@ func (p *pod) lose() {
 // meeting is how a call went.
 type meeting struct {
 	step  story.Step
+	about *container // the one of the step's slot, before the call
 	want  []codes.Code
 	all   []outcome
 	used  int // how often its faults have happened

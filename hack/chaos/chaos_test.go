@@ -64,8 +64,12 @@ func run(ctx context.Context, n *node, o options, say func(string, ...any)) resu
 			r.errs = append(r.errs, err)
 		}
 	}
-	sum := sha256.Sum256([]byte(strings.Join(told, "\n")))
+	all := []byte(strings.Join(told, "\n"))
+	sum := sha256.Sum256(all)
 	r.outcomes, r.took = hex.EncodeToString(sum[:8]), time.Since(begin)
+	if err := os.WriteFile(filepath.Join(n.reports, n.daemon.Name+".txt"), all, 0o644); err != nil {
+		r.errs = append(r.errs, err)
+	}
 	return r
 }
 
@@ -82,7 +86,7 @@ func (n *node) some(ctx context.Context, o options, from, to int, told []string)
 			for i := range todo {
 				l := newLife(n, story.New(o.seed, o.first+i))
 				err := l.play(ctx)
-				told[i] = strings.Join(l.told, "\n")
+				told[i] = strings.Join(l.came, "\n")
 				if err == nil {
 					n.tally.add("lives", "whole")
 					continue
@@ -198,10 +202,8 @@ func newNode(t *testing.T, name string) *node {
 			t.Errorf("the daemon did not stop in order: %v", err)
 		}
 		if t.Failed() {
-			reports := filepath.Join(l.Build, "reports")
-			_ = os.MkdirAll(reports, 0o755)
 			raw, _ := os.ReadFile(n.daemon.Log)
-			path := filepath.Join(reports, name+".log")
+			path := filepath.Join(n.reports, name+".log")
 			_ = os.WriteFile(path, raw, 0o644)
 			t.Logf("the daemon's log is in %s", path)
 		}

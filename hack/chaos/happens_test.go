@@ -85,7 +85,7 @@ func (l *life) replace(slot int) error {
 	case c.waits() || !c.started:
 		stop := story.Step{Op: story.StopContainer, Slot: slot}
 		l.asked(stop)
-		if err := l.again(stop); err != nil {
+		if err := l.again(stop, c); err != nil {
 			return err
 		}
 	default:

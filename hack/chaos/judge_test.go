@@ -32,8 +32,9 @@ func (l *life) judge(m meeting) error {
 	}
 	first := m.first()
 	if first.ok() {
-		l.arrived(s, first)
+		l.arrived(s, m.about, first)
 	}
+	l.shims(m)
 	if m.with != nil {
 		if err := l.beside(m); err != nil {
 			return err
@@ -74,11 +75,12 @@ func (l *life) asExpected(m meeting) error {
 	oks := 0
 	for i, o := range m.all {
 		switch {
+		case m.want == nil: // whatever
 		case m.step.How == story.Together:
 			want = slices.Concat(m.want, repeated(m.step.Op))
 		case i > 0:
 			want = repeated(m.step.Op)
-			if m.want == nil || !m.all[0].ok() {
+			if !m.all[0].ok() {
 				want = m.want
 			}
 		}
@@ -158,7 +160,11 @@ func (l *life) beside(m meeting) error {
 	s, o := *m.with, *m.other
 	if o.ok() {
 		if s.Op != story.StopContainer || m.step.Op != story.StartContainer { // it may have come first
-			l.arrived(s, o)
+			about := m.about
+			if s.Slot < 0 {
+				about = l.container(s.Slot)
+			}
+			l.arrived(s, about, o)
 		}
 		return nil
 	}
@@ -166,7 +172,7 @@ func (l *life) beside(m meeting) error {
 	case idempotent(s.Op) && !o.rough:
 		return fmt.Errorf("%s beside it: %w", s.Op, o.err)
 	case idempotent(s.Op):
-		return l.again(s)
+		return l.again(s, m.about)
 	case !o.rough && isCode(o.err, codes.Internal):
 		return fmt.Errorf("%s beside it panics: %w", s.Op, o.err)
 	case (s.Op == story.Ask || s.Op == story.Unknown) && !o.rough:
@@ -180,20 +186,20 @@ func (l *life) beside(m meeting) error {
 }
 
 // arrived notes what is true since a call has succeeded.
-func (l *life) arrived(s story.Step, o outcome) {
+func (l *life) arrived(s story.Step, c *container, o outcome) {
 	switch s.Op {
 	case story.RunPodSandbox:
 		if l.pod == nil {
 			l.ran(o.got)
 		}
 	case story.CreateContainer:
-		l.made(l.container(s.Slot), o.got)
+		l.made(c, o.got)
 	case story.StartContainer:
-		l.container(s.Slot).started = true
+		c.started = true
 	case story.StopContainer:
-		l.container(s.Slot).down = true
+		c.down = true
 	case story.RemoveContainer:
-		l.removed(l.container(s.Slot))
+		l.removed(c)
 	case story.StopPodSandbox:
 		if l.pod != nil {
 			l.wentDown(l.pod)
@@ -202,6 +208,15 @@ func (l *life) arrived(s story.Step, o outcome) {
 		if l.pod != nil {
 			l.buried(l.pod)
 			l.pod = nil
+		}
+	}
+}
+
+// shims notes that a pod which was being made may have lost its shim.
+func (l *life) shims(m meeting) {
+	for _, f := range m.step.Faults {
+		if strings.HasPrefix(f.Kind, "killshim") && m.used > 0 && l.pod != nil {
+			l.pod.lose()
 		}
 	}
 }

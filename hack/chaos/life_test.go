@@ -37,7 +37,8 @@ type life struct {
 	attempts []uint32
 	extra    int // containers that were made beside those of the slots
 
-	told []string // what came of each step
+	told []string // what came of it, in words
+	came []string // what came of each step, in a line
 }
 
 // ids are of pods and of containers.
@@ -91,7 +92,8 @@ func (l *life) play(ctx context.Context) error {
 			return fmt.Errorf("step %d, %s: %w", i, s, err)
 		}
 		l.n.tally.add("steps", string(s.Op))
-		l.n.past.add(fmt.Sprintf("%s %2d %s: %s", l.name, i, s, strings.Join(l.told[start:], ", ")))
+		l.came = append(l.came, fmt.Sprintf("%s %2d %s: %s", l.name, i, s, strings.Join(l.told[start:], ", ")))
+		l.n.past.add(l.came[i])
 	}
 	if l.pod != nil || len(l.old) > 0 {
 		return errors.New("the story ends and the pod is not removed")

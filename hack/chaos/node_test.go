@@ -54,13 +54,14 @@ startup_delay = "10ms"
 
 // node is a daemon that is started again whenever it dies, and what all lives share.
 type node struct {
-	lab    *harness.Lab
-	daemon *harness.Daemon
-	client *harness.Client
-	before world.World
-	faults *faults
-	tally  *tally
-	past   *past
+	lab     *harness.Lab
+	reports string // the directory of what is kept of a run
+	daemon  *harness.Daemon
+	client  *harness.Client
+	before  world.World
+	faults  *faults
+	tally   *tally
+	past    *past
 
 	// killing is held by the one who ends the daemon.
 	killing sync.Mutex
@@ -79,11 +80,13 @@ type node struct {
 // makes for good is there.
 func start(ctx context.Context, l *harness.Lab, name, level string) (*node, error) {
 	n := &node{
-		lab: l, tally: newTally(), past: &past{}, up: make(chan struct{}), closing: make(chan struct{}), ips: map[string]string{},
+		lab: l, reports: filepath.Join(l.Build, "reports"), tally: newTally(), past: &past{}, up: make(chan struct{}), closing: make(chan struct{}), ips: map[string]string{},
 	}
 	n.faults = &faults{path: filepath.Join(l.Dir, name+".faults"), dir: filepath.Join(l.Dir, name+".deaths"), of: map[string][]*fault{}}
-	if err := os.MkdirAll(n.faults.dir, 0o755); err != nil {
-		return nil, err
+	for _, dir := range []string{n.faults.dir, n.reports} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
 	}
 	programs, runc, err := n.faults.mortals(l, name)
 	if err != nil {

@@ -66,24 +66,23 @@ func (l *life) settle(m meeting) error {
 	case story.StartContainer:
 		return l.settleStart(m.step.Slot, &m)
 	default:
-		return l.again(m.step)
+		return l.again(m.step, m.about)
 	}
 }
 
 // again makes a call to stop or remove something again.
-func (l *life) again(s story.Step) error {
+func (l *life) again(s story.Step, about *container) error {
 	if (s.Op == story.StopPodSandbox || s.Op == story.RemovePodSandbox) && l.pod == nil {
 		return nil
 	}
-	r := l.request(s)
-	s.Grace = 0
+	r := l.request(s, about)
 	err := l.sure(r.name, func(ctx context.Context) error {
 		_, err := r.do(ctx)
 		return err
 	})
 	if err == nil {
 		l.tell("then ok")
-		l.arrived(s, outcome{})
+		l.arrived(s, about, outcome{})
 	}
 	return err
 }
@@ -112,7 +111,7 @@ func (l *life) settlePod(m *meeting) error {
 				return err
 			}
 		}
-		r := l.request(story.Step{Op: story.RunPodSandbox})
+		r := l.request(story.Step{Op: story.RunPodSandbox}, nil)
 		id := ""
 		rough, err := l.call(l.ctx, r.name, func(ctx context.Context) error {
 			var err error
@@ -212,7 +211,7 @@ func (l *life) needPod() error {
 func (l *life) renew() error {
 	if p := l.pod; p != nil {
 		l.asked(story.Step{Op: story.StopPodSandbox})
-		if err := l.again(story.Step{Op: story.StopPodSandbox}); err != nil {
+		if err := l.again(story.Step{Op: story.StopPodSandbox}, nil); err != nil {
 			return err
 		}
 		l.pod = nil

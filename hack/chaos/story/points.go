@@ -20,32 +20,32 @@ var paths = map[Op]path{
 	RunPodSandbox: {
 		flow:    "sandbox.create",
 		actions: []string{"files", "namespaces", "network", "shim", "sandbox-container", "nri-pod"},
-		records: []string{"sandbox.climbing.1", "sandbox.climbing.2", "sandbox.climbing.3", "sandbox.climbing.4", "sandbox.standing.ready"},
+		records: []string{"sandbox.climbing.4", "sandbox.standing.ready"},
 	},
 	CreateContainer: {
 		flow:    "container.create",
 		actions: []string{"rootfs", "volumes", "spec", "nri-container"},
-		records: []string{"container.climbing.1", "container.climbing.2", "container.climbing.3", "container.climbing.4", "container.standing.created"},
+		records: []string{"container.climbing.4", "container.standing.created"},
 	},
 	StartContainer: {
 		flow:    "container.start",
 		actions: []string{"nri-start", "task"},
-		records: []string{"container.climbing.5", "container.climbing.6", "container.standing.running"},
+		records: []string{"container.climbing.6", "container.standing.running"},
 	},
 	StopContainer: {
 		flow:    "container.stop",
 		actions: []string{"task", "nri-start"}, down: true,
-		records: []string{"container.descending.6", "container.descending.5", "container.standing.running"},
+		records: []string{"container.standing.running", "container.descending.6", "container.standing.created"},
 	},
 	RemoveContainer: {
 		flow:    "container.remove",
 		actions: []string{"nri-container", "spec", "volumes", "rootfs"}, down: true,
-		records: []string{"container.descending.4", "container.descending.3", "container.descending.2", "container.descending.1", "container.gone"},
+		records: []string{"container.descending.4", "container.gone"},
 	},
 	StopPodSandbox: {
 		flow:    "sandbox.destroy",
 		actions: []string{"nri-pod", "sandbox-container", "shim", "network", "files", "namespaces"}, down: true,
-		records: []string{"sandbox.descending.4", "sandbox.descending.3", "sandbox.descending.2", "sandbox.descending.1", "sandbox.standing.reserved"},
+		records: []string{"sandbox.descending.4", "sandbox.standing.reserved"},
 	},
 	RemovePodSandbox: {flow: "sandbox.cleanup", down: true, records: []string{"sandbox.gone"}},
 }
