@@ -35,7 +35,7 @@ func cgroups(_ context.Context, l *look) error {
 					return nil
 				}
 				// What is below another's parent is not all ours, but what bears an ID is.
-				if id := idIn(path); id != "" || parent == l.CgroupParent {
+				if id := idIn(path); id != "" || parent == expandSlice(l.CgroupParent) {
 					l.add(Cgroups, path, id)
 				}
 				return nil
@@ -49,7 +49,7 @@ func cgroups(_ context.Context, l *look) error {
 func (l *look) parents() []string {
 	var out []string
 	if l.CgroupParent != "" {
-		out = append(out, l.CgroupParent)
+		out = append(out, expandSlice(l.CgroupParent))
 	}
 	for _, r := range l.records {
 		if r.Parent != "" {

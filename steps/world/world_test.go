@@ -84,6 +84,10 @@ func TestSlices(t *testing.T) {
 	if got := strings.Join(l.parents(), " "); got != "/kube /pods" {
 		t.Errorf("parents: %s", got)
 	}
+	systemd := &look{Where: Where{CgroupParent: "/sandflow-pods.slice"}}
+	if got := strings.Join(systemd.parents(), " "); got != "/sandflow.slice/sandflow-pods.slice" {
+		t.Errorf("the slice of pods without a parent is looked for at %s", got)
+	}
 	text := "12:cpu:/other/" + lost + "\n11:memory:/kube/x/" + ctr + "\n"
 	if got := idOfCgroup(text, l.parents()); got != ctr {
 		t.Errorf("ID of a cgroup: %q", got)
