@@ -201,15 +201,14 @@ func (n *node) fault(faults ...string) {
 func (n *node) quiet() {
 	n.t.Helper()
 	waitFor(n.t, "the flows in flight to end", func() bool {
-		out, err := exec.CommandContext(n.t.Context(), n.lab.Bin("sandflow"), "flows", "-o", "json",
-			"--admin-socket", filepath.Join(n.daemon.State, "admin.sock")).Output()
+		out, err := n.sandflow("flows", "-o", "json")
 		must(n.t, err)
 		var r struct {
 			Flows []struct {
 				InFlight int `json:"in_flight"`
 			}
 		}
-		must(n.t, json.Unmarshal(out, &r))
+		must(n.t, json.Unmarshal([]byte(out), &r))
 		for _, f := range r.Flows {
 			if f.InFlight > 0 {
 				return false
@@ -227,6 +226,14 @@ func (n *node) reached(fault string) {
 		return err == nil && strings.Contains(string(raw), fault+"\n")
 	})
 	must(n.t, os.Remove(n.faults+".log"))
+}
+
+// sandflow runs the operator's command.
+func (n *node) sandflow(args ...string) (string, error) {
+	n.t.Helper()
+	cmd := exec.CommandContext(n.t.Context(), n.lab.Bin("sandflow"), append(args, "--admin-socket", filepath.Join(n.daemon.State, "admin.sock"))...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // pod makes a pod's configuration.

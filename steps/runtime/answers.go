@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 
-	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 
 	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
@@ -24,12 +23,9 @@ func (m *Manager) Answers(ctx context.Context, p Pod) error {
 	if err != nil || h.Type != OwnType {
 		return err
 	}
-	asked, cancel := context.WithTimeout(ctx, pingTimeout)
-	defer cancel()
-	c, err := m.dial(asked, p.Address)
+	c, err := m.dial(ctx, p.Address)
 	if err == nil {
-		_, err = c.tasks.Connect(asked, &taskapi.ConnectRequest{})
-		err = native(err)
+		err = c.alive(ctx, pingTimeout)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -64,6 +64,14 @@ func (m *Manager) dial(ctx context.Context, address string) (*conn, error) {
 	return c, nil
 }
 
+// alive asks the shim for a sign of life.
+func (c *conn) alive(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	_, err := c.tasks.Connect(ctx, &taskapi.ConnectRequest{})
+	return native(err)
+}
+
 func (m *Manager) connection(address string) *conn {
 	m.mu.Lock()
 	defer m.mu.Unlock()

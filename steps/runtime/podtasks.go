@@ -20,8 +20,13 @@ import (
 	"github.com/sandflow-cri/sandflow/steps/runtime/shimapi"
 )
 
-// deleteTimeout bounds how long a shim is waited for that was asked to delete a container.
-const deleteTimeout = 20 * time.Second
+const (
+	// deleteTimeout bounds how long a shim is waited for that was asked to delete a container.
+	deleteTimeout = 20 * time.Second
+	// aliveTimeout is how long it may take to give a sign of life before. A shim takes
+	// microseconds for that, so this is for a machine that is overloaded.
+	aliveTimeout = 5 * time.Second
+)
 
 // Codes of containers whose own exit code nobody has seen.
 const (
@@ -152,6 +157,10 @@ func (t *podTasks) Delete(ctx context.Context, id, dir string) (Exit, error) {
 func (t *podTasks) askDelete(ctx context.Context, id string) (Exit, error) {
 	c, err := t.conn(ctx)
 	if err != nil {
+		return Exit{}, err
+	}
+	// It may wait long for the OCI runtime, but a shim that says nothing at all hangs itself.
+	if err := c.alive(ctx, aliveTimeout); err != nil {
 		return Exit{}, err
 	}
 	resp, err := c.pod.Delete(ctx, &shimapi.ContainerRequest{Id: id})

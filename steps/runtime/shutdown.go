@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"time"
 
-	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
 	"github.com/containerd/errdefs"
 	"k8s.io/klog/v2"
@@ -70,12 +69,10 @@ func (m *Manager) ask(ctx context.Context, dir string) error {
 		return err
 	}
 	defer func() { _ = c.client.Close() }()
-	ping, cancel := context.WithTimeout(ctx, pingTimeout)
-	defer cancel()
-	if _, err := c.tasks.Connect(ping, &taskapi.ConnectRequest{}); err != nil {
-		return native(err)
+	if err := c.alive(ctx, pingTimeout); err != nil {
+		return err
 	}
-	ctx, cancel = context.WithTimeout(ctx, shutdownTimeout)
+	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
 	if _, err := c.pod.Shutdown(ctx, &shimapi.Empty{}); err != nil {
 		return native(err)
