@@ -133,7 +133,8 @@ func TestExecSyncTimeout(t *testing.T) {
 	cfg := n.pod("probed")
 	pod := n.run(cfg)
 	ctr := n.started(pod, cfg, n.ctr("probed", "sleep", "1000"))
-	for range 3 {
+	pid := n.initOf(ctr)
+	for range 5 {
 		_, err := n.client.ExecSync(t.Context(), &cri.ExecSyncRequest{ContainerId: ctr, Cmd: []string{"sh", "-c", "sleep 4712; true"}, Timeout: 1})
 		if status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("want DeadlineExceeded, got %v", err)
@@ -144,8 +145,8 @@ func TestExecSyncTimeout(t *testing.T) {
 	if err == nil {
 		t.Error("exec of a command that is not there succeeded")
 	}
-	if s := n.status(ctr); s.GetState() != cri.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("the container is %v", s.GetState())
+	if s := n.status(ctr); s.GetState() != cri.ContainerState_CONTAINER_RUNNING || n.initOf(ctr) != pid {
+		t.Errorf("the container is %v, its process was %d and is %d", s.GetState(), pid, n.initOf(ctr))
 	}
 	n.remove(pod)
 	n.same()

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	loadprofile "github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/pkg/apparmor"
 	capability "github.com/containerd/containerd/v2/pkg/cap"
 	"github.com/containerd/containerd/v2/pkg/seccomp"
@@ -34,9 +35,14 @@ type host struct {
 	apparmor  bool
 	selinux   bool
 	relabel   func(path, label string, shared bool) error
-	devices   func() ([]specs.LinuxDevice, error)
-	exists    func(path string) bool
-	profiles  *profiles
+	// labels gives the labels of a process and of its mounts.
+	labels func(options []string) (process, mount string, err error)
+	// appArmorProfiles is the kernel's list; loadAppArmor loads the default profile under a name.
+	appArmorProfiles string
+	loadAppArmor     func(name string) error
+	devices          func() ([]specs.LinuxDevice, error)
+	exists           func(path string) bool
+	profiles         *profiles
 }
 
 // detect looks at the node, once.
@@ -48,9 +54,13 @@ var detect = sync.OnceValue(func() *host {
 		apparmor:  apparmor.HostSupports(),
 		selinux:   selinux.GetEnabled(),
 		relabel:   label.Relabel,
+		labels:    label.InitLabels,
 		devices:   hostDevices,
 		exists:    exists,
 		profiles:  &profiles{now: time.Now},
+
+		appArmorProfiles: appArmorProfiles,
+		loadAppArmor:     loadprofile.LoadDefaultProfile,
 	}
 	// Without its own name HOSTNAME stays unset; without its capabilities none are given.
 	h.hostName, _ = os.Hostname()

@@ -10,9 +10,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/selinux/go-selinux/label"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -40,7 +38,7 @@ func (b *build) setAppArmor() error {
 	}
 	if p.GetProfileType() == runtime.SecurityProfile_Localhost {
 		name := strings.TrimPrefix(p.GetLocalhostRef(), localhostPrefix)
-		if err := checkLoaded(appArmorProfiles, name); err != nil {
+		if err := checkLoaded(b.host.appArmorProfiles, name); err != nil {
 			return err
 		}
 		b.spec.Process.ApparmorProfile = name
@@ -49,7 +47,7 @@ func (b *build) setAppArmor() error {
 	if b.sec.GetPrivileged() {
 		return nil
 	}
-	if err := apparmor.LoadDefaultProfile(appArmorDefault); err != nil {
+	if err := b.host.loadAppArmor(appArmorDefault); err != nil {
 		return fmt.Errorf("load the default AppArmor profile: %w", err)
 	}
 	b.spec.Process.ApparmorProfile = appArmorDefault
@@ -81,7 +79,7 @@ func (b *build) setSELinux() error {
 	if !b.host.selinux || b.sec.GetPrivileged() {
 		return nil
 	}
-	process, mount, err := label.InitLabels(labelOptions(b.seLinuxOptions(), b.Pod.ID))
+	process, mount, err := b.host.labels(labelOptions(b.seLinuxOptions(), b.Pod.ID))
 	if err != nil {
 		return fmt.Errorf("make SELinux labels: %w: %w", err, errdefs.ErrInvalidArgument)
 	}

@@ -320,6 +320,95 @@ func TestAppArmorProfileIsLookedUp(t *testing.T) {
 	}
 }
 
+// On a node with AppArmor what names no profile gets the default one, which is loaded first.
+func TestAppArmor(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "profiles")
+	write(t, list, "mine (enforce)\n")
+	profile := func(kind runtime.SecurityProfile_ProfileType, ref string) *runtime.SecurityProfile {
+		return &runtime.SecurityProfile{ProfileType: kind, LocalhostRef: ref}
+	}
+	for _, c := range []struct {
+		what       string
+		sec        *runtime.LinuxContainerSecurityContext
+		want       string // profile; "!" is refused
+		loaded     bool
+		privileged bool
+	}{
+		{"unset", &runtime.LinuxContainerSecurityContext{}, appArmorDefault, true, false},
+		{"unset", &runtime.LinuxContainerSecurityContext{}, "", false, true},
+		{"default", &runtime.LinuxContainerSecurityContext{Apparmor: profile(runtime.SecurityProfile_RuntimeDefault, "")}, appArmorDefault, true, false},
+		{"default", &runtime.LinuxContainerSecurityContext{Apparmor: profile(runtime.SecurityProfile_RuntimeDefault, "")}, "", false, true},
+		{"unconfined", &runtime.LinuxContainerSecurityContext{Apparmor: profile(runtime.SecurityProfile_Unconfined, "")}, "", false, false},
+		{"localhost", &runtime.LinuxContainerSecurityContext{Apparmor: profile(runtime.SecurityProfile_Localhost, "mine")}, "mine", false, false},
+		{"localhost", &runtime.LinuxContainerSecurityContext{Apparmor: profile(runtime.SecurityProfile_Localhost, "localhost/mine")}, "mine", false, true},
+		{"not loaded", &runtime.LinuxContainerSecurityContext{Apparmor: profile(runtime.SecurityProfile_Localhost, "other")}, "!", false, false},
+		{"not loaded", &runtime.LinuxContainerSecurityContext{Apparmor: profile(runtime.SecurityProfile_Localhost, "other")}, "!", false, true},
+		{"old field", &runtime.LinuxContainerSecurityContext{ApparmorProfile: "localhost/mine"}, "mine", false, false},                                                      //nolint:staticcheck // older clients send it
+		{"old default", &runtime.LinuxContainerSecurityContext{ApparmorProfile: "runtime/default"}, appArmorDefault, true, false},                                           //nolint:staticcheck // older clients send it
+		{"both", &runtime.LinuxContainerSecurityContext{ApparmorProfile: "unconfined", Apparmor: profile(runtime.SecurityProfile_Localhost, "mine")}, "mine", false, false}, //nolint:staticcheck // older clients send it
+	} {
+		h, loaded := fakeHost(), ""
+		h.apparmor, h.appArmorProfiles = true, list
+		h.loadAppArmor = func(name string) error { loaded = name; return nil }
+		b, err := newSpec(request(t, func(_ *input, r *runtime.ContainerConfig, p *runtime.PodSandboxConfig) {
+			r.Linux.SecurityContext = c.sec
+			c.sec.Privileged, p.Linux.SecurityContext.Privileged = c.privileged, c.privileged
+		}), h)
+		switch {
+		case c.want == "!":
+			if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "other") {
+				t.Errorf("%s, privileged %v: %v", c.what, c.privileged, err)
+			}
+		case err != nil || b.spec.Process.ApparmorProfile != c.want || (loaded == appArmorDefault) != c.loaded:
+			t.Errorf("%s, privileged %v: %v, loaded %q", c.what, c.privileged, err, loaded)
+		}
+	}
+	h := fakeHost()
+	h.apparmor, h.loadAppArmor = true, func(string) error { return errors.New("no parser") }
+	if err := refused(t, h, nil); !strings.Contains(err.Error(), "no parser") {
+		t.Errorf("a profile that cannot be loaded: %v", err)
+	}
+}
+
+// On a node with SELinux process and mounts are labelled as the container asks, else as its pod,
+// with one level for all of a pod; what is privileged is not.
+func TestSELinux(t *testing.T) {
+	h := fakeHost()
+	h.selinux = true
+	h.labels = func(options []string) (string, string, error) {
+		if slices.Contains(options, "type:bad") {
+			return "", "", errors.New("no such type")
+		}
+		text := strings.Join(options, " ")
+		return "process " + text, "mount " + text, nil
+	}
+	labels := func(own, pod *runtime.SELinuxOption, privileged bool) *specs.Spec {
+		return made(t, h, func(_ *input, c *runtime.ContainerConfig, p *runtime.PodSandboxConfig) {
+			c.Linux.SecurityContext.SelinuxOptions, p.Linux.SecurityContext.SelinuxOptions = own, pod
+			c.Linux.SecurityContext.Privileged, p.Linux.SecurityContext.Privileged = privileged, privileged
+		})
+	}
+	level := "level:" + podLevel("p0d")
+	for want, s := range map[string]*specs.Spec{
+		level:                               labels(nil, nil, false),
+		"type:own_t level:s0:c1,c2":         labels(&runtime.SELinuxOption{Type: "own_t", Level: "s0:c1,c2"}, &runtime.SELinuxOption{Type: "pod_t"}, false),
+		"user:u role:r type:pod_t " + level: labels(nil, &runtime.SELinuxOption{User: "u", Role: "r", Type: "pod_t"}, false),
+	} {
+		if s.Process.SelinuxLabel != "process "+want || s.Linux.MountLabel != "mount "+want {
+			t.Errorf("labels %q and %q, want %q", s.Process.SelinuxLabel, s.Linux.MountLabel, want)
+		}
+	}
+	if s := labels(&runtime.SELinuxOption{Type: "own_t"}, nil, true); s.Process.SelinuxLabel+s.Linux.MountLabel != "" {
+		t.Errorf("privileged: %q", s.Process.SelinuxLabel)
+	}
+	err := refused(t, h, func(_ *input, c *runtime.ContainerConfig, _ *runtime.PodSandboxConfig) {
+		c.Linux.SecurityContext.SelinuxOptions = &runtime.SELinuxOption{Type: "bad"}
+	})
+	if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "no such type") {
+		t.Error(err)
+	}
+}
+
 func TestSELinuxOptions(t *testing.T) {
 	got := labelOptions(&runtime.SELinuxOption{Type: "t", Level: "s0:c1,c2"}, "pod")
 	if !slices.Equal(got, []string{"type:t", "level:s0:c1,c2"}) {
