@@ -154,7 +154,8 @@ func RemoveCgroup(dir string) error {
 // RemoveCgroupPath is RemoveCgroup for a path as it stands in an OCI spec:
 // absolute, or "slice:prefix:name" for systemd.
 func RemoveCgroupPath(path string) error {
-	path = filepath.Clean(expandSystemd(path))
+	form := path
+	path = filepath.Clean(expandSystemd(form))
 	if !filepath.IsAbs(path) || path == "/" {
 		return nil
 	}
@@ -165,6 +166,9 @@ func RemoveCgroupPath(path string) error {
 	var errs []error
 	for _, h := range hs {
 		errs = append(errs, removeTree(filepath.Join(h.mountpoint, path)))
+	}
+	if form != path {
+		endScope(path)
 	}
 	return errors.Join(errs...)
 }
