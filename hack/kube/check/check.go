@@ -16,7 +16,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
 
 	"github.com/sandflow-cri/sandflow/hack/kube/cluster"
 )
@@ -35,12 +37,8 @@ type Options struct {
 	Out io.Writer
 }
 
-// Gates are the feature gates that the checks need beyond Kubernetes' own choice. Without the
-// second, kubelet asks the containerd at /run/containerd/containerd.sock for the names of
-// containers in its metrics, and has no network statistics of pods without a pause process.
-func Gates() map[string]bool {
-	return map[string]bool{"ContainerStopSignals": true, "PodAndContainerStatsFromCRI": true}
-}
+// Gates are the feature gates that the checks need beyond the cluster's own choice.
+func Gates() map[string]bool { return map[string]bool{"ContainerStopSignals": true} }
 
 // check is one feature.
 type check struct {
@@ -111,6 +109,8 @@ func Run(ctx context.Context, c *cluster.Cluster, o Options) (failed int, err er
 	if err != nil {
 		return 0, err
 	}
+	// What a client says about watches that end is not for the report.
+	ctx = klog.NewContext(ctx, logr.Discard())
 	begin := time.Now()
 	p := &report{out: o.Out}
 	together, alone := selected(o.Run)

@@ -54,7 +54,7 @@ func dnsConfig(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	return contains("/etc/resolv.conf", out, "nameserver 192.0.2.1\n", "nameserver 2001:db8::1\n", "search one.example two.example\n", "options ndots:3 edns0\n")
+	return contains("/etc/resolv.conf", out, "nameserver 192.0.2.1\n", "nameserver 2001:db8::1\n", "search one.example two.example\n", "options ", "ndots:3", "edns0")
 }
 
 func hostAliases(ctx context.Context, e *env) error {

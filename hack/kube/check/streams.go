@@ -96,9 +96,10 @@ func execBulk(ctx context.Context, e *env) error {
 	const size = 20 << 20
 	sent, got := sha256.New(), sha256.New()
 	cmd := e.command(ctx, "exec", "-i", "sleeper", "--", "cat")
-	cmd.Stdin, cmd.Stdout = io.TeeReader(io.LimitReader(rand.Reader, size), sent), got
+	var errout bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = io.TeeReader(io.LimitReader(rand.Reader, size), sent), got, &errout
 	if err := cmd.Run(); err != nil {
-		return err
+		return fmt.Errorf("%w: %s", err, errout.String())
 	}
 	return equal("checksum of what came back", fmt.Sprintf("%x", got.Sum(nil)), fmt.Sprintf("%x", sent.Sum(nil)))
 }
