@@ -75,7 +75,7 @@ Exit codes: 0 ended by a signal, 1 failed, 2 wrong usage.`,
 }
 
 func withLogger(ctx context.Context, cfg *config.Config) (context.Context, error) {
-	l, err := logging.New(os.Stderr, cfg.Log.Level, cfg.Log.Format)
+	l, err := logging.New(logging.Stderr(), cfg.Log.Level, cfg.Log.Format)
 	if err != nil {
 		return nil, err
 	}
