@@ -31,7 +31,7 @@ demo: tools-run build images ## Run a pod with crictl, make a create fail, show 
 	@$(LAB) run hack/demo.sh
 
 .PHONY: test
-test: tools build faults images lint unit fuzz-short integration crash-short conformance node-short ## Set everything up and run all checks and tests (root)
+test: tools build faults images lint unit fuzz-short integration crash-short chaos-short conformance node-short ## Set everything up and run all checks and tests (root)
 
 .PHONY: build
 build: ## Build the daemon, the command, the shim and the test programs into build/bin
@@ -84,7 +84,7 @@ lint: ## Run golangci-lint and shellcheck
 .PHONY: unit
 unit: ## Run the unit tests with the race detector, each package in a laboratory of its own (root)
 	CGO_ENABLED=1 go test -race -timeout 10m $(INLAB) \
-		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e /hack/conformance -e /hack/kube/node -e /hack/deploy)
+		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e '/hack/chaos$$' -e /hack/conformance -e /hack/kube/node -e /hack/deploy)
 
 .PHONY: integration
 integration: build faults images ## Run the integration tests in a laboratory (root)
@@ -98,6 +98,15 @@ crash: tools build faults clock images ## Kill and break everything everywhere, 
 .PHONY: crash-short
 crash-short: build faults images ## Kill and break something everywhere (root)
 	go test -count=1 -timeout 15m $(INLAB) ./hack/crash
+
+.PHONY: chaos
+chaos: tools build faults images ## Play LIVES (10000) lives of SEED (1) with kills and faults, from life FIRST (0) on, WORKERS (4) at a time (root)
+	LIVES=$(or $(LIVES),10000) SEED=$(or $(SEED),1) SANDFLOW_CHAOS_DOC=$(CURDIR)/docs/reliability.md \
+		go test -count=1 -v -timeout 10h $(INLAB) ./hack/chaos -run TestChaos
+
+.PHONY: chaos-short
+chaos-short: build faults images ## Play 300 lives with kills and faults, and some twice (root)
+	go test -count=1 -timeout 15m $(INLAB) ./hack/chaos
 
 .PHONY: conformance
 conformance: build images ## Run all specs of critest and print a table (root)

@@ -49,19 +49,18 @@ func run(ctx context.Context, n *node, o options, say func(string, ...any)) resu
 	told := make([]string, o.lives)
 	for from := 0; from < o.lives; from += o.between {
 		to := min(from+o.between, o.lives)
-		r.errs = append(r.errs, n.some(ctx, o, from, to, told)...)
-		if len(r.errs) == 0 {
-			if err := n.whole(ctx); err != nil {
-				r.errs = append(r.errs, fmt.Errorf("after lives %d to %d of seed %d: %w", o.first+from, o.first+to-1, o.seed, err))
-			}
+		errs := n.some(ctx, o, from, to, told)
+		if err := n.whole(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("after lives %d to %d of seed %d: %w", o.first+from, o.first+to-1, o.seed, err))
 		}
 		say("%d lives in %s: %s; %s", to, time.Since(begin).Round(time.Second), n.tally.rows("happens"), n.tally.rows("answers"))
-		if len(r.errs) > 0 {
-			break
-		}
 		// What the daemon has to say of lives that went well is not needed any more.
-		if err := os.Truncate(n.daemon.Log, 0); err != nil {
-			r.errs = append(r.errs, err)
+		err := n.keepLog(len(errs) > 0, fmt.Sprintf("%s-%d.log", n.daemon.Name, o.first+to))
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if r.errs = append(r.errs, errs...); len(r.errs) >= tooMany || ctx.Err() != nil {
+			break
 		}
 	}
 	all := []byte(strings.Join(told, "\n"))
@@ -71,6 +70,20 @@ func run(ctx context.Context, n *node, o options, say func(string, ...any)) resu
 		r.errs = append(r.errs, err)
 	}
 	return r
+}
+
+// keepLog begins the daemon's log anew, and keeps it under a name if it is asked to.
+func (n *node) keepLog(keep bool, name string) error {
+	if keep {
+		raw, err := os.ReadFile(n.daemon.Log)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(n.reports, name), raw, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return os.Truncate(n.daemon.Log, 0)
 }
 
 // some plays the lives from one to another.
@@ -132,6 +145,9 @@ this life alone: make chaos SEED=%d FIRST=%d LIVES=1 (all of them: the same with
 	return text
 }
 
+// documented is how many lives a run has whose figures are put into the documentation.
+const documented = 10000
+
 func number(t *testing.T, name string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(name)
@@ -158,7 +174,7 @@ func TestChaos(t *testing.T) {
 	}
 	text := n.report(o, r)
 	t.Logf("\n%s", text)
-	if doc := os.Getenv("SANDFLOW_CHAOS_DOC"); doc != "" && len(r.errs) == 0 {
+	if doc := os.Getenv("SANDFLOW_CHAOS_DOC"); doc != "" && len(r.errs) == 0 && o.first == 0 && o.lives >= documented {
 		if err := insert(doc, text); err != nil {
 			t.Error(err)
 		}
@@ -202,10 +218,7 @@ func newNode(t *testing.T, name string) *node {
 			t.Errorf("the daemon did not stop in order: %v", err)
 		}
 		if t.Failed() {
-			raw, _ := os.ReadFile(n.daemon.Log)
-			path := filepath.Join(n.reports, name+".log")
-			_ = os.WriteFile(path, raw, 0o644)
-			t.Logf("the daemon's log is in %s", path)
+			t.Logf("the daemon's log, what came of every step, and what was left are in %s", n.reports)
 		}
 	})
 	return n

@@ -18,9 +18,11 @@ import (
 func (l *life) judge(m meeting) error {
 	s := m.step
 	l.count(m)
-	if m.step.How == story.Timed || m.step.How == story.Killed || m.step.How == story.Raced {
-		l.tell("by chance") // what the call came to by then differs from time to time
-	} else {
+	switch {
+	case m.step.How == story.Timed, m.step.How == story.Killed, m.step.How == story.Raced, m.want == nil:
+		l.tell("by chance") // what the call came to by then differs from time to time, and what follows
+		l.chance = true
+	default:
 		l.tell(m.answers())
 	}
 	if m.quiet() {
@@ -209,6 +211,7 @@ func (l *life) arrived(s story.Step, c *container, o outcome) {
 			l.buried(l.pod)
 			l.pod = nil
 		}
+	default: // changes nothing
 	}
 }
 
@@ -289,6 +292,7 @@ func (l *life) afterwards(m meeting) error {
 		if c := l.container(s.Slot); c.id != "" && first.ok() {
 			return l.awaitReady(c)
 		}
+	default: // see look
 	}
 	return nil
 }

@@ -22,11 +22,12 @@ import (
 
 // life is a life that is being played: what its client knows, which is the model of what must be.
 type life struct {
-	n     *node
-	story story.Life
-	name  string
-	ctx   context.Context //nolint:containedctx // of this life
-	at    int             // step
+	n      *node
+	story  story.Life
+	name   string
+	ctx    context.Context //nolint:containedctx // of this life
+	at     int             // step
+	chance bool            // what comes of it is chance
 
 	pod   *pod   // the one that is meant to be there, nil before it was run
 	old   []*pod // those before it, that have not been removed yet
@@ -82,7 +83,7 @@ func newLife(n *node, s story.Life) *life {
 func (l *life) play(ctx context.Context) error {
 	l.ctx = ctx
 	for i, s := range l.story.Steps {
-		l.at = i
+		l.at, l.chance = i, false
 		start := len(l.told)
 		err := l.step(s)
 		if err == nil {
@@ -101,8 +102,12 @@ func (l *life) play(ctx context.Context) error {
 	return os.RemoveAll(l.logs())
 }
 
-// tell notes what came of a step.
-func (l *life) tell(what string) { l.told = append(l.told, what) }
+// tell notes what came of a step, as far as it follows from the story.
+func (l *life) tell(what string) {
+	if !l.chance {
+		l.told = append(l.told, what)
+	}
+}
 
 func (l *life) logs() string { return filepath.Join(l.n.lab.Dir, "logs", l.n.daemon.Name, l.name) }
 
@@ -124,14 +129,9 @@ func (l *life) call(ctx context.Context, name string, f func(context.Context) er
 	took := time.Since(begin)
 	l.n.tally.add("calls", name)
 	l.n.tally.add("answers", status.Code(err).String())
-	now, failsNow := 0, 0
-	for deadline := begin.Add(2 * rpcTimeout); ; time.Sleep(5 * time.Millisecond) {
-		l.n.mu.Lock()
-		now = l.n.deaths
-		l.n.mu.Unlock()
-		if !broken(err) || now != deaths || time.Now().After(deadline) {
-			break
-		}
+	now := l.n.died()
+	for deadline := begin.Add(2 * rpcTimeout); broken(err) && now == deaths && time.Now().Before(deadline); now = l.n.died() {
+		time.Sleep(5 * time.Millisecond)
 	}
 	failsNow, ferr := l.n.faults.failed()
 	if ferr != nil {

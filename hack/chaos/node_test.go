@@ -240,6 +240,13 @@ func (n *node) serving() (int, error) {
 	}
 }
 
+// died says how many deaths there have been.
+func (n *node) died() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.deaths
+}
+
 // end ends the daemon, and waits until it is back.
 func (n *node) end(sig syscall.Signal) error {
 	n.killing.Lock()

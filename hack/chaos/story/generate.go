@@ -215,6 +215,7 @@ func (g *generator) trouble(s *Step) {
 	case Raced:
 		s.With = pick(g, rivals[s.Op]...)
 		s.Millis = g.r.IntN(typical[s.Op])
+	default: // at once
 	}
 }
 

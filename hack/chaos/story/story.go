@@ -167,6 +167,7 @@ func (s Step) String() string {
 	switch s.Op {
 	case CreateContainer, StartContainer, StopContainer, RemoveContainer, ExecSync, Again, Wait, Update, KillInit:
 		out += fmt.Sprintf(" %d", s.Slot)
+	default: // of the pod
 	}
 	if s.Op == StopContainer {
 		out += fmt.Sprintf(" grace %ds", s.Grace)

@@ -11,13 +11,15 @@ import (
 
 func TestSameSeedSameStory(t *testing.T) {
 	const lives = 300
-	if Hash(1, lives) != Hash(1, lives) {
+	first, again, other := Hash(1, lives), Hash(1, lives), Hash(2, lives)
+	if first != again {
 		t.Error("the same seed gives two stories")
 	}
-	if Hash(1, lives) == Hash(2, lives) {
+	if first == other {
 		t.Error("two seeds give the same story")
 	}
-	if New(1, 7).String() != New(1, 7).String() || New(1, 7).String() == New(1, 8).String() {
+	alone, once, next := New(1, 7).String(), New(1, 7).String(), New(1, 8).String()
+	if alone != once || alone == next {
 		t.Error("a life does not follow from its number")
 	}
 }
