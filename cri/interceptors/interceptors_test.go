@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -96,6 +97,26 @@ func TestCode(t *testing.T) {
 		}
 		if c.err != nil && !strings.Contains(s.Message(), c.err.Error()) && !strings.Contains(c.err.Error(), s.Message()) {
 			t.Errorf("%v: the status says %q", c.err, s.Message())
+		}
+	}
+}
+
+// Every code that a call can fail with is explained.
+func TestCodesAreDocumented(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/errors.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[codes.Code]bool{}
+	for _, e := range byError {
+		all[e.code] = true
+	}
+	for _, code := range byClass {
+		all[code] = true
+	}
+	for code := range all {
+		if !regexp.MustCompile(`(?m)^\|[^|]*\b` + code.String() + `\b[^|]*\|`).Match(raw) {
+			t.Errorf("docs/errors.md has no row for %s", code)
 		}
 	}
 }
