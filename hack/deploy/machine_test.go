@@ -111,6 +111,7 @@ func (n *node) runPod(name, image, extra string) pod {
 	n.write("/root/"+name+".json", `{"metadata": {"name": "`+name+`", "namespace": "default", "uid": "`+name+`-1"},
  "log_directory": "/var/log/pods/`+name+`", `+extra+` "linux": {}}`)
 	n.write("/root/"+name+"-c.json", `{"metadata": {"name": "c"}, "image": {"image": "`+image+`"}, "log_path": "c.log",
+ "labels": {"io.kubernetes.pod.name": "`+name+`", "io.kubernetes.pod.namespace": "default"},
  "command": ["sh", "-c", "while :; do echo tick; sleep 0.2; done"], "linux": {}}`)
 	id := n.run("crictl", "runp", "/root/"+name+".json")
 	c := n.run("crictl", "create", id, "/root/"+name+"-c.json", "/root/"+name+".json")
