@@ -188,6 +188,7 @@ func (s *Server) remove(ctx context.Context, id string) error {
 	if err == nil {
 		s.unclaimed.forget(id)
 		s.stats.Forget(id)
+		s.layerUse.forget(id)
 	}
 	return err
 }

@@ -77,6 +77,7 @@ func newRig(t *testing.T) *rig {
 		engine: e, services: &steps.Services{}, images: images.New(nil, nil), layers: noLayers{},
 		stats: stats.New(stats.Options{Host: &host}), drain: newDrain(),
 	}
+	r.layerUse = newLayerUse(noLayers{})
 	r.monitor = newMonitor(e, nil)
 	r.monitor.forget = r.stats.Forget
 	r.serve()

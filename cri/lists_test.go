@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -18,6 +19,7 @@ import (
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/cri/stats"
+	"github.com/sandflow-cri/sandflow/engine"
 	"github.com/sandflow-cri/sandflow/steps/spec/cgroups"
 )
 
@@ -192,5 +194,33 @@ func TestReaderOfAStreamGone(t *testing.T) {
 	cancel()
 	if method := <-r.ended; method != "StreamPodSandboxStats" {
 		t.Errorf("%s has ended", method)
+	}
+}
+
+func TestSideBySide(t *testing.T) {
+	var views []*engine.View
+	for i := range 3*piece + 7 {
+		views = append(views, &engine.View{ID: strconv.Itoa(i)})
+	}
+	odd := func(v *engine.View) (int, bool) {
+		n, _ := strconv.Atoi(v.ID)
+		return n, n%2 == 1
+	}
+	next := 1
+	for n := range sideBySide(views, odd) {
+		if n != next {
+			t.Fatalf("%d comes where %d should", n, next)
+		}
+		if next += 2; next > 2*piece {
+			break // the rest is not asked for
+		}
+	}
+	defer func() {
+		if p := recover(); p != "broken" {
+			t.Errorf("the panic of one is %v", p)
+		}
+	}()
+	for range sideBySide(views, func(*engine.View) (int, bool) { panic("broken") }) {
+		t.Error("something is read")
 	}
 }

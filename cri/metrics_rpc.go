@@ -42,7 +42,7 @@ func (s *Server) StreamPodSandboxMetrics(_ *runtime.StreamPodSandboxMetricsReque
 
 func (s *Server) listPodMetrics(ctx context.Context) iter.Seq[*runtime.PodSandboxMetrics] {
 	return func(yield func(*runtime.PodSandboxMetrics) bool) {
-		g := gauger{Server: s, disk: s.diskOf(ctx), devices: map[[2]uint64]string{}}
+		g := gauger{Server: s, disk: s.diskOf(ctx), size: s.layerUse.list(ctx, metricsWait), devices: map[[2]uint64]string{}}
 		members := s.containersByPod()
 		for _, v := range s.engine.List(steps.Sandbox) {
 			p := newPod(v)
@@ -58,6 +58,7 @@ func (s *Server) listPodMetrics(ctx context.Context) iter.Seq[*runtime.PodSandbo
 type gauger struct {
 	*Server
 	disk    *stats.FileSystem // that writable layers are on; nil if it is not known
+	size    func(id string) (size, bool)
 	devices map[[2]uint64]string
 }
 
@@ -119,7 +120,7 @@ func (g gauger) container(ctx context.Context, p pod, c container) *runtime.Cont
 	if n, ok := stats.OpenFilesLimit(task.PID); ok {
 		sample.Processes.OpenFiles = &n
 	}
-	sample.Disk = g.layer(ctx, c)
+	sample.Disk = g.layer(c)
 	return &runtime.ContainerMetrics{ContainerId: c.ID, Metrics: metrics.Collect(metrics.Labels{
 		Container: c.config.GetMetadata().GetName(), ID: cgroups.Dir(cgroup),
 		Image: c.image().GetImage(), Name: c.ID,
@@ -138,13 +139,12 @@ func (g gauger) detail(ctx context.Context, id, dir string) *stats.Detail {
 	return d
 }
 
-func (g gauger) layer(ctx context.Context, c container) *metrics.Disk {
+func (g gauger) layer(c container) *metrics.Disk {
 	if g.disk == nil {
 		return nil
 	}
-	usage, err := g.layers.RootfsUsage(ctx, c.ID)
-	if err != nil {
-		klog.FromContext(ctx).V(2).Info("No metrics of a writable layer", "container", c.ID, "err", err)
+	usage, ok := g.size(c.ID)
+	if !ok {
 		return nil
 	}
 	return &metrics.Disk{FileSystem: *g.disk, Used: uint64(max(usage.Bytes, 0))} //nolint:gosec // not negative

@@ -48,6 +48,7 @@ type Server struct {
 	stream    *streaming.Server
 	stats     *stats.Reader
 	layers    layers
+	layerUse  *layerUse
 	monitor   *monitor
 	unclaimed unclaimed
 	features  handlerFeatures
@@ -67,6 +68,7 @@ func New(d Dependencies) (*Server, error) {
 		})),
 		stats: stats.New(stats.Options{}), layers: d.Services.Store, drain: newDrain(), cuts: newCuts(),
 	}
+	s.layerUse = newLayerUse(s.layers)
 	s.monitor = newMonitor(d.Engine, d.Services.Runtime)
 	s.monitor.forget = s.stats.Forget
 	stream, err := streaming.New(d.Stream, resolver{s})
@@ -103,6 +105,7 @@ func (s *Server) Run(ctx context.Context) error {
 	wg.Go(func() { s.mendLimits(ctx) })
 	<-ctx.Done()
 	err := s.stream.Close()
+	s.layerUse.close()
 	wg.Wait()
 	return err
 }

@@ -14,16 +14,9 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/cri/stats"
-	"github.com/sandflow-cri/sandflow/snapshot"
 	"github.com/sandflow-cri/sandflow/steps"
 	"github.com/sandflow-cri/sandflow/steps/spec"
 )
-
-// layers tells how much writable layers hold; the store does.
-type layers interface {
-	RootfsUsage(ctx context.Context, key string) (snapshot.Usage, error)
-	ImageFS(ctx context.Context) (snapshot.FS, error)
-}
 
 // ContainerStats tells what one container uses now.
 func (s *Server) ContainerStats(ctx context.Context, r *runtime.ContainerStatsRequest) (*runtime.ContainerStatsResponse, error) {
@@ -31,7 +24,7 @@ func (s *Server) ContainerStats(ctx context.Context, r *runtime.ContainerStatsRe
 	if err != nil {
 		return nil, fmt.Errorf("stats of container: %w", err)
 	}
-	told, _, err := s.containerStats(ctx, c)
+	told, _, err := s.containerStats(ctx, c, s.layerNow)
 	if err != nil {
 		return nil, err
 	}
@@ -45,15 +38,14 @@ func (s *Server) ListContainerStats(ctx context.Context, r *runtime.ListContaine
 
 // containerStats reads a container's cgroup and the size of its writable layer.
 // A container that does not run has only the latter.
-func (s *Server) containerStats(ctx context.Context, c container) (*runtime.ContainerStats, *stats.Usage, error) {
+func (s *Server) containerStats(ctx context.Context, c container, layer layerReader) (*runtime.ContainerStats, *stats.Usage, error) {
 	told := &runtime.ContainerStats{Attributes: &runtime.ContainerAttributes{
 		Id: c.ID, Metadata: c.config.GetMetadata(), Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(),
 	}}
-	layer, err := s.writableLayer(ctx, c)
-	if err != nil {
+	var err error
+	if told.WritableLayer, err = layer(ctx, c.ID); err != nil {
 		return nil, nil, fmt.Errorf("stats of container %s: %w", c.ID, err)
 	}
-	told.WritableLayer = layer
 	if c.state() != runtime.ContainerState_CONTAINER_RUNNING {
 		return told, nil, nil
 	}
@@ -72,20 +64,39 @@ func (s *Server) containerStats(ctx context.Context, c container) (*runtime.Cont
 	return told, usage, nil
 }
 
-func (s *Server) writableLayer(ctx context.Context, c container) (*runtime.FilesystemUsage, error) {
-	usage, err := s.layers.RootfsUsage(ctx, c.ID)
+// layerReader gives what a container's writable layer holds; nil if that is not known.
+type layerReader func(ctx context.Context, id string) (*runtime.FilesystemUsage, error)
+
+// layerNow measures it.
+func (s *Server) layerNow(ctx context.Context, id string) (*runtime.FilesystemUsage, error) {
+	usage, err := s.layerUse.now(ctx, id)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
+	return s.layerOf(ctx, usage)
+}
+
+// layersOfList gives what is known, for a list.
+func (s *Server) layersOfList(ctx context.Context) layerReader {
+	known := s.layerUse.list(ctx, layerWait)
+	return func(ctx context.Context, id string) (*runtime.FilesystemUsage, error) {
+		if usage, ok := known(id); ok {
+			return s.layerOf(ctx, usage)
+		}
+		return nil, nil
+	}
+}
+
+func (s *Server) layerOf(ctx context.Context, usage size) (*runtime.FilesystemUsage, error) {
 	fs, err := s.layers.ImageFS(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &runtime.FilesystemUsage{
-		Timestamp:  time.Now().UnixNano(),
+		Timestamp:  usage.at.UnixNano(),
 		FsId:       &runtime.FilesystemIdentifier{Mountpoint: fs.Mountpoint},
 		UsedBytes:  &runtime.UInt64Value{Value: uint64(max(usage.Bytes, 0))},  //nolint:gosec // not negative
 		InodesUsed: &runtime.UInt64Value{Value: uint64(max(usage.Inodes, 0))}, //nolint:gosec // not negative
@@ -98,7 +109,7 @@ func (s *Server) PodSandboxStats(ctx context.Context, r *runtime.PodSandboxStats
 	if err != nil {
 		return nil, fmt.Errorf("stats of sandbox: %w", err)
 	}
-	told, err := s.podStats(ctx, p, s.containersOf(p.ID))
+	told, err := s.podStats(ctx, p, s.containersOf(p.ID), s.layerNow)
 	if err != nil {
 		return nil, err
 	}
@@ -110,14 +121,14 @@ func (s *Server) ListPodSandboxStats(ctx context.Context, r *runtime.ListPodSand
 	return &runtime.ListPodSandboxStatsResponse{Stats: slices.Collect(s.listPodStats(ctx, r.GetFilter()))}, nil
 }
 
-func (s *Server) podStats(ctx context.Context, p pod, containers []container) (*runtime.PodSandboxStats, error) {
+func (s *Server) podStats(ctx context.Context, p pod, containers []container, layer layerReader) (*runtime.PodSandboxStats, error) {
 	linux := &runtime.LinuxPodSandboxStats{}
 	var members []stats.Member
 	for _, c := range containers {
 		if c.running() != nil {
 			continue
 		}
-		told, usage, err := s.containerStats(ctx, c)
+		told, usage, err := s.containerStats(ctx, c, layer)
 		if err != nil {
 			return nil, fmt.Errorf("stats of sandbox %s: %w", p.ID, err)
 		}
@@ -135,8 +146,12 @@ func (s *Server) podStats(ctx context.Context, p pod, containers []container) (*
 		return nil, err
 	}
 	linux.Cpu, linux.Memory, linux.Io = usage.CPU, usage.Memory, usage.IO
+	count, err := usage.Processes()
+	if err != nil {
+		return nil, fmt.Errorf("stats of sandbox %s: %w", p.ID, err)
+	}
 	linux.Process = &runtime.ProcessUsage{
-		Timestamp: time.Now().UnixNano(), ProcessCount: &runtime.UInt64Value{Value: usage.Processes},
+		Timestamp: time.Now().UnixNano(), ProcessCount: &runtime.UInt64Value{Value: count},
 	}
 	if ns, ok, err := steps.PodNamespaces.Get(p.View); err == nil && ok && ns.Net != "" {
 		if linux.Network, err = s.stats.Network(ns.Net); err != nil {

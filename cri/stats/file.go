@@ -4,13 +4,13 @@
 package stats
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,13 +22,48 @@ import (
 const unlimited = math.MaxUint64
 
 // readText reads a file of a cgroup. A cgroup that is gone, also in the middle, is
-// errdefs.ErrNotFound.
+// errdefs.ErrNotFound. The kernel is asked without package os, which would try to have each
+// file polled: lists read thousands of them.
 func readText(dir, name string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return "", fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	path := dir + "/" + name
+	fd, err := again(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return "", gone(&fs.PathError{Op: "open", Path: path, Err: err})
 	}
-	return string(b), err
+	defer func() { _ = unix.Close(fd) }() // it was only read
+	text := make([]byte, 0, firstRead)
+	for {
+		n, err := again(func() (int, error) { return unix.Read(fd, text[len(text):cap(text)]) })
+		if err != nil {
+			return "", gone(&fs.PathError{Op: "read", Path: path, Err: err})
+		}
+		if n == 0 {
+			return string(text), nil
+		}
+		if text = text[:len(text)+n]; len(text) == cap(text) {
+			text = slices.Grow(text, len(text))
+		}
+	}
+}
+
+// firstRead holds what most files have; memory.stat is the largest.
+const firstRead = 2 << 10
+
+// again repeats what a signal has interrupted.
+func again(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	}
+	return err
 }
 
 // readNumber reads a file with one number; "max" is unlimited, and so is what is
@@ -82,37 +117,34 @@ func parsePairs(text string) map[string]uint64 {
 	return pairs
 }
 
-// processes counts the processes in a cgroup and those below it. Cgroups that
+// processes counts the processes in a cgroup and those below it. Cgroups below that
 // vanish meanwhile count as empty.
 func processes(dir string) (uint64, error) {
-	var n uint64
-	err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && p != dir {
-			return nil
-		}
-		if err != nil || !e.IsDir() {
-			return err
-		}
-		n += countLines(filepath.Join(p, "cgroup.procs"))
-		return nil
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0, gone(&fs.PathError{Op: "stat", Path: dir, Err: err})
 	}
-	return n, err
-}
-
-// countLines: a file that cannot be read has none (a threaded cgroup refuses).
-func countLines(path string) uint64 {
-	f, err := os.Open(path)
+	var n uint64
+	if text, err := readText(dir, "cgroup.procs"); err == nil { // a threaded cgroup refuses
+		n = uint64(strings.Count(text, "\n"))
+	}
+	const none = 2 // links of a directory without others in it
+	if st.Nlink == none {
+		return n, nil
+	}
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return 0
+		return 0, gone(err)
 	}
-	defer func() { _ = f.Close() }()
-	var n uint64
-	s := bufio.NewScanner(f)
-	for s.Scan() {
-		n++
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		below, err := processes(filepath.Join(dir, e.Name()))
+		if err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+			return 0, err
+		}
+		n += below
 	}
-	return n
+	return n, nil
 }

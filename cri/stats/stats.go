@@ -58,8 +58,29 @@ type Usage struct {
 	Memory *runtime.MemoryUsage
 	Swap   *runtime.SwapUsage
 	IO     *runtime.IoUsage
-	// Processes counts those in the cgroup and below it.
-	Processes uint64
+
+	dir   string   // of the cgroup, where its processes are listed
+	parts []*Usage // that this is the sum of
+}
+
+// Processes counts those in the cgroup and below it, now. One that has gone has none.
+func (u *Usage) Processes() (uint64, error) {
+	var sum uint64
+	for _, p := range u.parts {
+		n, err := p.Processes()
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	if u.dir == "" {
+		return sum, nil
+	}
+	n, err := processes(u.dir)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		err = nil
+	}
+	return sum + n, err
 }
 
 // Container reads the usage of container id, whose OCI spec has cgroupsPath.

@@ -87,7 +87,7 @@ func (r *Reader) sum(pod string, members []Member) *Usage {
 		limited = limited && m.Usage.Memory.GetAvailableBytes() != nil
 		addMemory(out.Memory, m.Usage.Memory)
 		out.Swap = addSwap(out.Swap, m.Usage.Swap)
-		out.Processes += m.Usage.Processes
+		out.parts = append(out.parts, m.Usage)
 	}
 	if !limited {
 		out.Memory.AvailableBytes = nil

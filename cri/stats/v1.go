@@ -21,10 +21,8 @@ func (r *Reader) readV1(dir string) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.Memory, u.Swap, err = r.memoryV1(filepath.Join(root, dir)); err != nil {
-		return nil, err
-	}
-	u.Processes, err = processes(filepath.Join(root, dir))
+	u.dir = filepath.Join(root, dir)
+	u.Memory, u.Swap, err = r.memoryV1(u.dir)
 	return u, err
 }
 

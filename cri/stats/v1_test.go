@@ -28,7 +28,7 @@ func TestV1Fixture(t *testing.T) {
 	}
 	got := []uint64{
 		u.CPU.GetUsageCoreNanoSeconds().GetValue(), u.Memory.GetWorkingSetBytes().GetValue(), u.Memory.GetAvailableBytes().GetValue(),
-		u.Memory.GetRssBytes().GetValue(), u.Swap.GetSwapUsageBytes().GetValue(), u.Swap.GetSwapAvailableBytes().GetValue(), u.Processes,
+		u.Memory.GetRssBytes().GetValue(), u.Swap.GetSwapUsageBytes().GetValue(), u.Swap.GetSwapAvailableBytes().GetValue(), count(t, u),
 	}
 	for i, want := range []uint64{12345, 6000, 10384, 3000, 96, 4000, 1} {
 		if got[i] != want {
@@ -68,7 +68,7 @@ func TestV1Real(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if first.CPU.GetUsageNanoCores() != nil || first.Processes != 1 || first.Memory.GetUsageBytes() == nil {
+	if first.CPU.GetUsageNanoCores() != nil || count(t, first) != 1 || first.Memory.GetUsageBytes() == nil {
 		t.Errorf("first: %+v", first)
 	}
 	deadline := time.Now().Add(10 * time.Second)

@@ -31,8 +31,8 @@ func (r *Reader) readV2(dir string) (*Usage, error) {
 	if psi := readPressure(dir, "io.pressure"); psi != nil {
 		u.IO = &runtime.IoUsage{Timestamp: r.now().UnixNano(), Psi: psi}
 	}
-	u.Processes, err = processes(dir)
-	return u, err
+	u.dir = dir
+	return u, nil
 }
 
 func (r *Reader) memoryV2(dir string) (*runtime.MemoryUsage, error) {
