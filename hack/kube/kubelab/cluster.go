@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	core "k8s.io/api/core/v1"
@@ -54,14 +53,15 @@ spec:
 // tour shows what a cluster of two nodes goes through.
 type tour struct {
 	*cluster.Cluster
-	pods []core.Pod // of the workload, as last seen when all were ready
+	want int        // how many pods the workload is to have
+	pods []core.Pod // those that it had when last all were ready
 }
 
 // clusterShow starts a cluster, shows the tour, and closes the cluster.
 func clusterShow(ctx context.Context, o cluster.Options) error {
 	s := &show{out: o.Out}
 	o.Out = nil
-	t := &tour{}
+	t := &tour{want: 4}
 	s.play(ctx, []step{{fmt.Sprintf("A cluster of %d nodes is ready", o.Nodes), func(ctx context.Context) (_ string, err error) {
 		t.Cluster, err = cluster.Start(ctx, o)
 		return "", err
@@ -79,6 +79,8 @@ func clusterShow(ctx context.Context, o cluster.Options) error {
 		{"A node without runtime becomes not ready", t.without},
 		{"It comes back with the same pods", t.back},
 		{"A node that is rebooted comes back with its pods", t.reboot},
+		{"A runtime that is killed while pods start brings them all up", t.killedMeanwhile},
+		{"A node that loses power while pods start brings them all up", t.powerCutMeanwhile},
 		{"Deleted pods end", t.delete},
 		{"Once kubelet has collected them, nothing is left on any node", t.forgotten(t.Nodes...)},
 	})
@@ -136,8 +138,8 @@ func (t *tour) settle(ctx context.Context) error {
 				return fmt.Errorf("pod %s on %s is not ready: %s", p.Name, p.Spec.NodeName, p.Status.Phase)
 			}
 		}
-		if len(pods) != 4 {
-			return fmt.Errorf("there are %d pods, not 4", len(pods))
+		if len(pods) != t.want {
+			return fmt.Errorf("there are %d pods, not %d", len(pods), t.want)
 		}
 		t.pods = pods
 		return nil
@@ -280,88 +282,6 @@ func containers(pods []core.Pod) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-func (t *tour) kill(ctx context.Context) (string, error) {
-	n := t.Nodes[1]
-	if err := n.KillRuntime(ctx); err != nil {
-		return "", err
-	}
-	if err := t.hello(ctx, n); err != nil {
-		return "", err
-	}
-	return "", t.kept(ctx)
-}
-
-// hello runs a command in a pod of a node.
-func (t *tour) hello(ctx context.Context, n *cluster.Node) error {
-	out, err := t.Kubectl(ctx, "exec", t.on(n)[0].Name, "--", "echo", "hello").CombinedOutput()
-	if err != nil || string(out) != "hello\n" {
-		return fmt.Errorf("exec on %s: %w: %s", n.Name, err, out)
-	}
-	return nil
-}
-
-func (t *tour) without(ctx context.Context) (string, error) {
-	n := t.Nodes[1]
-	if err := n.StopRuntime(syscall.SIGKILL); err != nil {
-		return "", err
-	}
-	return "", eventually(ctx, func() error {
-		out, err := t.Kubectl(ctx, "wait", "--for=condition=Ready=false", "node/"+n.Name, "--timeout=60s").CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
-}
-
-func (t *tour) back(ctx context.Context) (string, error) {
-	n := t.Nodes[1]
-	if err := n.StartRuntime(ctx); err != nil {
-		return "", err
-	}
-	if err := t.WaitReady(ctx, n); err != nil {
-		return "", err
-	}
-	if err := t.kept(ctx); err != nil {
-		return "", err
-	}
-	return "", t.hello(ctx, n)
-}
-
-// reboot cuts a node's power and boots it: its pods get new containers, the others keep theirs.
-func (t *tour) reboot(ctx context.Context) (string, error) {
-	n, other := t.Nodes[0], t.Nodes[1]
-	mine, theirs := containers(t.on(n)), containers(t.on(other))
-	if err := n.Reboot(ctx); err != nil {
-		return "", err
-	}
-	err := eventually(ctx, func() error {
-		if err := t.settle(ctx); err != nil {
-			return err
-		}
-		for _, c := range containers(t.on(n)) {
-			if slices.Contains(mine, c) {
-				return fmt.Errorf("a container of before the reboot is still named: %s", c)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return "", err
-	}
-	if now := containers(t.on(other)); !slices.Equal(theirs, now) {
-		return "", fmt.Errorf("on %s containers were %v, are %v", other.Name, theirs, now)
-	}
-	if err := t.WaitReady(ctx, n); err != nil {
-		return "", err
-	}
-	if err := t.hello(ctx, n); err != nil {
-		return "", err
-	}
-	_, err = t.service(ctx)
-	return fmt.Sprintf("%d containers are new", len(mine)), err
 }
 
 func (t *tour) delete(ctx context.Context) (string, error) {
