@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/containerd/cgroups/v3"
@@ -63,9 +64,20 @@ func joinCgroup(path string, pid int) error {
 		}
 		return m.AddProc(uint64(pid)) //nolint:gosec // a PID
 	}
-	c, err := cgroup1.New(cgroup1.StaticPath(path), &specs.LinuxResources{})
+	c, err := cgroup1.New(cgroup1.StaticPath(path), &specs.LinuxResources{}, cgroup1.WithHierarchy(mounted))
 	if err != nil {
 		return fmt.Errorf("make cgroup %s of init: %w", path, err)
 	}
 	return c.AddProc(uint64(pid)) //nolint:gosec // a PID
+}
+
+// mounted are the cgroup v1 hierarchies of the node. A directory is not one yet: systemd leaves
+// those of controllers that it could not mount.
+func mounted() ([]cgroup1.Subsystem, error) {
+	all, err := cgroup1.Default()
+	return slices.DeleteFunc(all, func(s cgroup1.Subsystem) bool {
+		at, ok := s.(interface{ Path(cgroup string) string })
+		var fs unix.Statfs_t
+		return !ok || unix.Statfs(at.Path("/"), &fs) != nil || fs.Type != unix.CGROUP_SUPER_MAGIC
+	}), err
 }
