@@ -8,16 +8,25 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	bootstrap "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
 	"github.com/sandflow-cri/sandflow/steps/runtime/runtimetest"
 )
 
@@ -133,4 +142,65 @@ func TestForeignOOM(t *testing.T) { // case 14
 	if _, err := os.Stat(l.bundle(id)); err != nil {
 		t.Error(err)
 	}
+}
+
+// A daemon with containerd inside dies while the shim of a container is being started.
+func TestForeignShimThatComesLate(t *testing.T) {
+	l := newForeignLab(t)
+	address, program := filepath.Join(l.state, "dead.sock"), l.m.cfg.Handlers["stock"].Type
+	const id = "late"
+	dir := l.bundle(id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(bundle.WriteSpec(dir, &specs.Spec{Version: "1.0.2"}), bundle.WriteForeign(dir, foreignRecord{})); err != nil {
+		t.Fatal(err)
+	}
+	logs := filepath.Join(dir, "log") // where a shim writes its log for containerd
+	if err := unix.Mkfifo(logs, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(logs, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Close() }()
+	params, err := proto.Marshal(&bootstrap.BootstrapParams{InstanceID: id, Namespace: "test", ContainerdGrpcAddress: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-namespace", "test", "-address", address, "-publish-binary", "/bin/true", "-id", id, "start")
+	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(params)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if n := shimsOf(t, id); n != 1 {
+		t.Fatalf("%d shims before", n)
+	}
+	l.delete(id)
+	if n := shimsOf(t, id); n != 0 {
+		t.Errorf("%d shims are left", n)
+	}
+	socket, err := shim.SocketAddress(namespaces.WithNamespace(t.Context(), "test"), address, id, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(strings.TrimPrefix(socket, "unix://")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its socket: %v", err)
+	}
+}
+
+func shimsOf(t *testing.T, id string) (found int) {
+	t.Helper()
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if _, ok := shimArgs(pid, "test", id); ok && err == nil {
+			found++
+		}
+	}
+	return found
 }

@@ -34,10 +34,6 @@ const labelPod = "io.sandflow.pod"
 // foreignCreateTimeout bounds a creation whose caller has gone.
 const foreignCreateTimeout = 2 * time.Minute
 
-// lateCreate is how long after a crash containerd may still be making what the
-// daemon had asked for before.
-const lateCreate = 2 * time.Second
-
 // foreignDrain is how long after a container's end its output may go on.
 const foreignDrain = 3 * time.Second
 
@@ -216,12 +212,8 @@ func (t *foreignTasks) Delete(ctx context.Context, id, dir string) (Exit, error)
 	}
 	killed, err := t.deleteContainer(ctx, id, dir)
 	var r foreignRecord
-	if bundle.ReadForeign(dir, &r) == nil && !r.Ended {
-		// The daemon crashed meanwhile: containerd may still be at it.
-		for deadline := time.Now().Add(lateCreate); err == nil && time.Now().Before(deadline); {
-			time.Sleep(lateCreate / 20)
-			_, err = t.deleteContainer(ctx, id, dir)
-		}
+	if err == nil && bundle.ReadForeign(dir, &r) == nil && !r.Ended {
+		err = t.deleteLate(ctx, id, dir)
 	}
 	if err != nil {
 		return Exit{}, fmt.Errorf("delete container %s: %w", id, err)
