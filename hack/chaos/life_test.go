@@ -204,7 +204,7 @@ func (l *life) namespaces() *cri.NamespaceOption {
 }
 
 func (l *life) containerConfig(name string, attempt uint32, c story.Container) *cri.ContainerConfig {
-	return &cri.ContainerConfig{
+	config := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: name, Attempt: attempt},
 		Image:    &cri.ImageSpec{Image: images.Busybox, UserSpecifiedImage: images.Busybox},
 		Command:  []string{"sh", "-c", script(c)},
@@ -212,6 +212,10 @@ func (l *life) containerConfig(name string, attempt uint32, c story.Container) *
 		Labels:   map[string]string{"life": l.name},
 		Linux:    &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: l.namespaces()}},
 	}
+	if c.Volume {
+		config.Mounts = []*cri.Mount{{ContainerPath: "/volume", Readonly: true, Image: &cri.ImageSpec{Image: images.Pause}}}
+	}
+	return config
 }
 
 // slotName is that of the containers of a slot, part of no other life's.

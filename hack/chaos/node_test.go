@@ -21,6 +21,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/hack/chaos/story"
@@ -123,7 +124,7 @@ func (n *node) settleIn(ctx context.Context) error {
 	if err := registry.WriteHosts(n.lab.CertsDir()); err != nil {
 		return err
 	}
-	if n.client, err = harness.Dial(n.daemon.Socket); err != nil {
+	if n.client, err = harness.Dial(n.daemon.Socket, grpc.WithDefaultCallOptions(grpc.WaitForReady(true))); err != nil {
 		return err
 	}
 	for _, image := range []string{images.Busybox, images.Pause} {
@@ -133,7 +134,7 @@ func (n *node) settleIn(ctx context.Context) error {
 	}
 	for i, handler := range []string{"", story.Boxed, story.Mortal} {
 		l := newLife(n, story.Life{
-			Index: 900000 + i, Handler: handler, Port: 19999, Containers: []story.Container{{Exits: story.Never}},
+			Index: 900000 + i, Handler: handler, Port: 19999, Containers: []story.Container{{Exits: story.Never, Volume: true}},
 			Steps: []story.Step{
 				{Op: story.RunPodSandbox},
 				{Op: story.CreateContainer},

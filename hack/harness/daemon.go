@@ -165,16 +165,17 @@ type Client struct {
 }
 
 // Dial makes a client of a CRI socket. It does not wait for the server.
-func Dial(socket string) (*Client, error) {
+func Dial(socket string, more ...grpc.DialOption) (*Client, error) {
 	const most = 64 << 20
-	conn, err := grpc.NewClient("unix://"+socket,
+	conn, err := grpc.NewClient("unix://"+socket, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// Daemons are restarted all the time here, and soon back.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, Jitter: 0.1, MaxDelay: 200 * time.Millisecond},
 			MinConnectTimeout: 5 * time.Second,
 		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(most)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(most)),
+	}, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("could not dial %s: %w", socket, err)
 	}

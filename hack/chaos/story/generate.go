@@ -69,7 +69,7 @@ func (g *generator) pod() {
 		containers = 2
 	}
 	for range containers {
-		c := Container{Code: int32(1 + g.r.IntN(99)), Lines: g.r.IntN(4)} //nolint:gosec // small
+		c := Container{Code: int32(1 + g.r.IntN(99)), Lines: g.r.IntN(4), Volume: g.chance(100)} //nolint:gosec // small
 		switch n := g.r.IntN(100); {
 		case n < 45:
 			c.Exits = Never

@@ -131,6 +131,8 @@ type Container struct {
 	Code  int32
 	// Lines is how many it writes before it ends.
 	Lines int
+	// Volume says that an image is mounted in it.
+	Volume bool
 }
 
 // Life is that of a pod, or of one after the other.
@@ -152,7 +154,7 @@ func (l Life) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: handler %q, host network %t, shared PIDs %t, port %d", l.Name(), l.Handler, l.HostNetwork, l.SharedPID, l.Port)
 	for i, c := range l.Containers {
-		fmt.Fprintf(&b, "; container %d %s, code %d, %d lines", i, c.Exits, c.Code, c.Lines)
+		fmt.Fprintf(&b, "; container %d %s, code %d, %d lines, volume %t", i, c.Exits, c.Code, c.Lines, c.Volume)
 	}
 	b.WriteString("\n")
 	for i, s := range l.Steps {

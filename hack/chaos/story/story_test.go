@@ -55,7 +55,7 @@ func TestEverything(t *testing.T) {
 		}
 	}
 	for _, kind := range []string{"fail", "late", "panic", "hang", "sleep", "kill", "killafter", "killshim", "before", "after"} {
-		if seen["kind "+kind] < 20 {
+		if seen["kind "+kind] < 10 {
 			t.Errorf("fault %q happens %d times", kind, seen["kind "+kind])
 		}
 	}
