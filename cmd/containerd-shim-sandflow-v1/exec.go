@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sandflow-cri/sandflow/steps/runtime/proctree"
@@ -170,11 +171,14 @@ func copyUntilIdle(r *os.File, w io.Writer, exited <-chan struct{}) bool {
 	armed := false
 	for {
 		n, err := r.Read(buf)
+		if armed && errors.Is(err, os.ErrDeadlineExceeded) {
+			n, err = readNow(r, buf)
+		}
 		if n > 0 {
 			_, _ = w.Write(buf[:n])
 		}
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) && armed:
+		case errors.Is(err, errSilent):
 			return false
 		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 			return true
@@ -183,6 +187,42 @@ func copyUntilIdle(r *os.File, w io.Writer, exited <-chan struct{}) bool {
 			_ = r.SetReadDeadline(time.Now().Add(idleGrace))
 		}
 	}
+}
+
+// errSilent: a stream is open, and there is nothing to read.
+var errSilent = errors.New("silent")
+
+// readNow reads what is there, whatever deadline has passed: on a machine with too much to do,
+// a deadline can pass before a reader has come to look at what was written long ago. errSilent
+// if there is nothing.
+func readNow(r *os.File, buf []byte) (n int, err error) {
+	if err := r.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	raw, err := r.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			n, failed = unix.Read(int(fd), buf)
+			if !errors.Is(failed, unix.EINTR) {
+				return true
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case errors.Is(failed, unix.EAGAIN):
+		return 0, errSilent
+	case failed != nil:
+		return 0, failed
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -128,7 +128,7 @@ func Run(ctx context.Context, c *cluster.Cluster, o Options) (failed int, err er
 	for _, c := range alone {
 		p.add(s.one(ctx, c))
 	}
-	p.add(s.one(ctx, check{name: "Clean-up: every namespace of the checks goes", run: s.gone}))
+	p.add(timed("Clean-up: every namespace of the checks goes", func() error { return s.gone(ctx) }))
 	fmt.Fprintf(o.Out, "%d checks, %d passed, %d failed, %.0f s\n",
 		p.count, p.count-p.failed, p.failed, time.Since(begin).Seconds())
 	return p.failed, ctx.Err()
@@ -148,21 +148,23 @@ func selected(run *regexp.Regexp) (together, alone []check) {
 }
 
 // one runs a check in a namespace of its own.
-func (s *suite) one(ctx context.Context, c check) (r result) {
+func (s *suite) one(ctx context.Context, c check) result {
+	return timed(c.name, func() error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		e, err := s.open(ctx, c.name)
+		if err != nil {
+			return err
+		}
+		if err = c.run(ctx, e); err != nil {
+			err = errors.Join(err, e.story(ctx))
+		}
+		return errors.Join(err, e.close(ctx))
+	})
+}
+
+func timed(name string, run func() error) result {
 	begin := time.Now()
-	r.name = c.name
-	defer func() { r.took = time.Since(begin) }()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	e, err := s.open(ctx, c.name)
-	if err != nil {
-		r.err = err
-		return r
-	}
-	r.err = c.run(ctx, e)
-	if r.err != nil {
-		r.err = errors.Join(r.err, e.story(ctx))
-	}
-	r.err = errors.Join(r.err, e.close(ctx))
-	return r
+	err := run()
+	return result{name: name, took: time.Since(begin), err: err}
 }

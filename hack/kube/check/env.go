@@ -113,8 +113,10 @@ func (e *env) close(ctx context.Context) error {
 	return errors.Join(append(errs, os.RemoveAll(e.dir))...)
 }
 
-// gone waits until the cluster has no namespace of the checks, other than the one it runs in.
-func (s *suite) gone(ctx context.Context, e *env) error {
+// gone waits until the cluster has no namespace of the checks.
+func (s *suite) gone(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	selector := meta.ListOptions{LabelSelector: label}
 	return eventually(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		list, err := s.client.CoreV1().Namespaces().List(ctx, selector)
@@ -123,10 +125,7 @@ func (s *suite) gone(ctx context.Context, e *env) error {
 		}
 		var left []string
 		for i := range list.Items {
-			ns := &list.Items[i]
-			if ns.Name != e.ns {
-				left = append(left, fmt.Sprintf("%s: %s", ns.Name, remaining(ns)))
-			}
+			left = append(left, fmt.Sprintf("%s: %s", list.Items[i].Name, remaining(&list.Items[i])))
 		}
 		if len(left) > 0 {
 			return fmt.Errorf("namespaces left:\n%s", strings.Join(left, "\n"))
