@@ -89,11 +89,11 @@ func (s *Server) StopContainer(ctx context.Context, r *runtime.StopContainerRequ
 		return &runtime.StopContainerResponse{}, nil
 	}
 	if grace := seconds.Duration(r.GetTimeout()); grace > 0 && c.running() == nil {
-		if err := s.signal(ctx, c, stopSignal(c.request.StopSignal)); err != nil {
-			klog.FromContext(ctx).Error(err, "Could not send the stop signal; killing", "container", c.ID)
-		} else if ended, err := s.waitExit(ctx, c.ID, grace); err != nil {
+		ended, err := s.stopGently(ctx, c, grace)
+		if err != nil {
 			return nil, fmt.Errorf("stop container %s: %w", c.ID, err)
-		} else if ended {
+		}
+		if ended {
 			return &runtime.StopContainerResponse{}, nil
 		}
 	}
@@ -101,6 +101,30 @@ func (s *Server) StopContainer(ctx context.Context, r *runtime.StopContainerRequ
 		return nil, fmt.Errorf("stop container %s: %w", c.ID, err)
 	}
 	return &runtime.StopContainerResponse{}, nil
+}
+
+// stopGently asks the container to end and waits for that. It is false if that did not come
+// about, also because the container could not be asked.
+func (s *Server) stopGently(ctx context.Context, c container, grace time.Duration) (bool, error) {
+	left, again, err := s.beginStop(ctx, c.ID, grace)
+	if err != nil {
+		if ctx.Err() != nil {
+			return false, err
+		}
+		// It is stopped all the same; only a restart would forget that.
+		klog.FromContext(ctx).Error(err, "Could not record that a container is being stopped", "container", c.ID)
+	}
+	if !again {
+		if err := s.signal(ctx, c, stopSignal(c.request.StopSignal)); err != nil {
+			klog.FromContext(ctx).Error(err, "Could not send the stop signal; killing", "container", c.ID)
+			return false, nil
+		}
+	}
+	ended, err := s.waitExit(ctx, c.ID, left)
+	if err != nil {
+		s.goOnStopping(c.ID) //nolint:contextcheck // see watch
+	}
+	return ended, err
 }
 
 func stopSignal(name string) syscall.Signal {

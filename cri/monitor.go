@@ -37,8 +37,8 @@ func newMonitor(e *engine.Engine, m *runtime.Manager) *monitor {
 	return &monitor{engine: e, runtime: m, watched: map[string]bool{}, killed: map[string]bool{}}
 }
 
-// run takes up what stands and watches until ctx ends.
-func (m *monitor) run(ctx context.Context) {
+// run takes up what stands, and what more says, and watches until ctx ends.
+func (m *monitor) run(ctx context.Context, more func()) {
 	m.mu.Lock()
 	m.ctx = ctx
 	m.mu.Unlock()
@@ -52,6 +52,7 @@ func (m *monitor) run(ctx context.Context) {
 			m.container(v.ID) //nolint:contextcheck // see watch
 		}
 	}
+	more()
 	<-ctx.Done()
 	m.watchers.Wait()
 }

@@ -100,7 +100,7 @@ func (s *Server) Start(ctx context.Context) error {
 // Run watches processes until ctx ends, then stops serving streams. Pods are left as they are.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { s.monitor.run(ctx) })
+	wg.Go(func() { s.monitor.run(ctx, s.goOnStoppingAll) })
 	wg.Go(func() { s.mendCheckpoints(ctx) })
 	wg.Go(func() { s.mendLimits(ctx) })
 	<-ctx.Done()

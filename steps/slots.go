@@ -40,6 +40,7 @@ var (
 	ContainerCgroup    = engine.NewSlot[string]("container.cgroup")                                // by action nri-container, if plugins want another
 	ContainerTask      = engine.NewSlot[Task]("container.task")                                    // by action task
 	ContainerExit      = engine.NewSlot[Exit]("container.exit")                                    // amended
+	ContainerStop      = engine.NewSlot[Stopping]("container.stop")                                // amended
 	ContainerResources = engine.NewSlot[Proto[*runtime.ContainerResources]]("container.resources") // amended
 	ContainerBefore    = engine.NewSlot[Before]("container.before")                                // amended
 )
@@ -187,6 +188,12 @@ type Before struct {
 
 // None tells that no update is in the making.
 func (b Before) None() bool { return b.Bundle == nil && b.Update == nil }
+
+// Stopping is a stop that has begun.
+type Stopping struct {
+	// By is when the container is killed, in nanoseconds since the node was booted.
+	By time.Duration
+}
 
 // CgroupPath is the cgroup of a container as its OCI spec names it: where the
 // action spec put it, or where NRI plugins want it.
