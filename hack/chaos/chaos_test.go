@@ -50,7 +50,7 @@ func run(ctx context.Context, n *node, o options, say func(string, ...any)) resu
 	for from := 0; from < o.lives; from += o.between {
 		to := min(from+o.between, o.lives)
 		errs := n.some(ctx, o, from, to, told)
-		if err := n.whole(ctx); err != nil {
+		if err := n.whole(ctx, patience); err != nil {
 			errs = append(errs, fmt.Errorf("after lives %d to %d of seed %d: %w", o.first+from, o.first+to-1, o.seed, err))
 		}
 		say("%d lives in %s: %s; %s", to, time.Since(begin).Round(time.Second), n.tally.rows("happens"), n.tally.rows("answers"))

@@ -22,6 +22,9 @@ type faults struct {
 	path string // the daemon's file
 	dir  string // of the programs that can be killed
 
+	// always are in the daemon's file too, whoever is meant.
+	always []string
+
 	mu    sync.Mutex
 	of    map[string][]*fault // by the life's name
 	noted map[string]int      // how often each has happened, by what the daemon's log of them says
@@ -83,7 +86,7 @@ func (f *faults) clear(life, id string) error {
 			return err
 		}
 	}
-	if len(f.of[life]) == 0 {
+	if len(f.of[life]) == 0 && life != "" {
 		return nil
 	}
 	delete(f.of, life)
@@ -97,6 +100,9 @@ func (f *faults) write() error {
 		for _, one := range all {
 			fmt.Fprintf(&b, "%s=%s\n", one.at, one.kind)
 		}
+	}
+	for _, line := range f.always {
+		fmt.Fprintln(&b, line)
 	}
 	next := f.path + ".next"
 	if err := os.WriteFile(next, []byte(b.String()), 0o644); err != nil {

@@ -133,23 +133,27 @@ func (n *node) settleIn(ctx context.Context) error {
 		}
 	}
 	for i, handler := range []string{"", story.Boxed, story.Mortal} {
-		l := newLife(n, story.Life{
-			Index: 900000 + i, Handler: handler, Port: 19999, Containers: []story.Container{{Exits: story.Never, Volume: true}},
-			Steps: []story.Step{
-				{Op: story.RunPodSandbox},
-				{Op: story.CreateContainer},
-				{Op: story.StartContainer},
-				{Op: story.StopPodSandbox},
-				{Op: story.RemovePodSandbox},
-			},
-		})
-		if err := l.play(ctx); err != nil {
+		if err := newLife(n, plain(i, handler)).play(ctx); err != nil {
 			return err
 		}
 	}
 	n.tally = newTally()
 	n.before, err = world.Count(ctx, n.where())
 	return err
+}
+
+// plain is a life in which nothing special happens, beside those of the stories.
+func plain(i int, handler string) story.Life {
+	return story.Life{
+		Index: 900000 + i, Handler: handler, Port: 19999, Containers: []story.Container{{Exits: story.Never, Volume: true}},
+		Steps: []story.Step{
+			{Op: story.RunPodSandbox},
+			{Op: story.CreateContainer},
+			{Op: story.StartContainer},
+			{Op: story.StopPodSandbox},
+			{Op: story.RemovePodSandbox},
+		},
+	}
 }
 
 // close ends the daemon.
@@ -274,8 +278,8 @@ func (n *node) where() world.Where {
 	return w
 }
 
-// whole checks, while nobody lives, that the node is as it was before the first life.
-func (n *node) whole(ctx context.Context) error {
+// whole checks, while nobody lives, that the node is soon as it was before the first life.
+func (n *node) whole(ctx context.Context, limit time.Duration) error {
 	if _, err := n.serving(); err != nil {
 		return err
 	}
@@ -295,7 +299,7 @@ func (n *node) whole(ctx context.Context) error {
 	if err := n.collect(ctx); err != nil {
 		return err
 	}
-	diff, err := world.Settle(ctx, n.where(), n.before, patience)
+	diff, err := world.Settle(ctx, n.where(), n.before, limit)
 	if err == nil && diff != "" {
 		err = errors.New("left on the node:\n" + diff)
 	}
