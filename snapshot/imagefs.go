@@ -14,16 +14,32 @@ import (
 )
 
 const (
-	// usageAge is how old a usage may be.
+	// usageAge is how old the usage of a file system may be.
 	usageAge = 10 * time.Second
-	// idleTimes is how many times longer it is left alone than it took to measure.
+	// idleTimes is how many times longer a usage is left alone than it took to measure, so
+	// that whoever asks all the time costs a twentieth of a CPU and disk at most.
 	idleTimes = 20
 )
 
+// usageCache keeps what was measured, for as long as that was worth. Its lock is not held
+// while measuring.
 type usageCache struct {
-	mu    sync.Mutex // not held while measuring
+	mu    sync.Mutex
+	kept  FS
 	until time.Time
-	fs    FS
+}
+
+func (c *usageCache) get(now time.Time) (FS, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept, now.Before(c.until)
+}
+
+// put keeps what was measured from begun to now, at least for some time.
+func (c *usageCache) put(fs FS, begun, now time.Time, least time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept, c.until = fs, begun.Add(max(least, idleTimes*now.Sub(begun)))
 }
 
 // ImageFS is the file system of the default snapshotter and what the unpacked images
@@ -40,39 +56,36 @@ func (s *Store) ContainerFS(ctx context.Context) (FS, error) {
 }
 
 func (s *Store) usageOf(ctx context.Context, cache *usageCache, kind snapshots.Kind) (FS, error) {
-	cache.mu.Lock()
-	fs, until := cache.fs, cache.until
-	cache.mu.Unlock()
 	begun := time.Now()
-	if begun.Before(until) {
+	if fs, ok := cache.get(begun); ok {
 		return fs, nil
 	}
-	fs, err := s.measure(s.Context(ctx), kind)
-	if err != nil {
-		return FS{}, err
-	}
-	cache.mu.Lock()
-	defer cache.mu.Unlock()
-	cache.fs, cache.until = fs, begun.Add(max(usageAge, idleTimes*time.Since(begun)))
-	return fs, nil
-}
-
-func (s *Store) measure(ctx context.Context, kind snapshots.Kind) (FS, error) {
+	ctx = s.Context(ctx)
 	root, err := s.snapshotterRoot(ctx, s.config.Snapshotter)
 	if err != nil {
 		return FS{}, err
 	}
-	fs := FS{Mountpoint: root}
+	u, err := s.measure(ctx, kind)
+	if err != nil {
+		return FS{}, err
+	}
+	fs := FS{Mountpoint: root, Usage: u}
+	cache.put(fs, begun, time.Now(), usageAge)
+	return fs, nil
+}
+
+func (s *Store) measure(ctx context.Context, kind snapshots.Kind) (Usage, error) {
+	var sum Usage
 	sn := s.client.SnapshotService(s.config.Snapshotter)
 	var keys []string // measured outside of the walk, which holds the snapshotter's database
-	err = sn.Walk(ctx, func(_ context.Context, i snapshots.Info) error {
+	err := sn.Walk(ctx, func(_ context.Context, i snapshots.Info) error {
 		if i.Kind == kind {
 			keys = append(keys, i.Name)
 		}
 		return nil
 	})
 	if err != nil {
-		return FS{}, fmt.Errorf("list snapshots: %w", err)
+		return Usage{}, fmt.Errorf("list snapshots: %w", err)
 	}
 	for _, key := range keys {
 		u, err := sn.Usage(ctx, key)
@@ -80,12 +93,12 @@ func (s *Store) measure(ctx context.Context, kind snapshots.Kind) (FS, error) {
 			continue // removed since it was listed
 		}
 		if err != nil {
-			return FS{}, fmt.Errorf("usage of snapshot %s: %w", key, err)
+			return Usage{}, fmt.Errorf("usage of snapshot %s: %w", key, err)
 		}
-		fs.Bytes += u.Size
-		fs.Inodes += u.Inodes
+		sum.Bytes += u.Size
+		sum.Inodes += u.Inodes
 	}
-	return fs, nil
+	return sum, nil
 }
 
 // snapshotterRoot is the directory that containerd says a snapshotter keeps its layers in.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/leases"
@@ -157,6 +159,7 @@ func (s *Store) RemoveRootfs(ctx context.Context, lease string) error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
+	s.layers.forget(lease)
 	if err := s.client.LeasesService().Delete(ctx, leases.Lease{ID: lease}); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove lease %s: %w", lease, err)
 	}
@@ -185,9 +188,23 @@ func (s *Store) ownedSnapshots(ctx context.Context, lease string) ([]ownedSnapsh
 func isChain(key string) bool { return isID(key) == 1 || strings.HasPrefix(key, "extract-") }
 
 // RootfsUsage is what the snapshot called key holds itself, without its parents. The
-// error is errdefs.ErrNotFound if no lease of that name owns it.
+// error is errdefs.ErrNotFound if no lease of that name owns it. All that is in it is walked,
+// and so the result is older the longer that takes: twenty times as long at most.
 func (s *Store) RootfsUsage(ctx context.Context, key string) (Usage, error) {
-	ctx = s.Context(ctx)
+	cache, begun := s.layers.of(key), time.Now()
+	if fs, ok := cache.get(begun); ok {
+		return fs.Usage, nil
+	}
+	u, err := s.rootfsUsage(s.Context(ctx), key)
+	if err != nil {
+		s.layers.forget(key)
+		return Usage{}, err
+	}
+	cache.put(FS{Usage: u}, begun, time.Now(), 0)
+	return u, nil
+}
+
+func (s *Store) rootfsUsage(ctx context.Context, key string) (Usage, error) {
 	owned, err := s.ownedSnapshots(ctx, key)
 	if err != nil {
 		return Usage{}, fmt.Errorf("list what lease %s owns: %w", key, err)
@@ -201,6 +218,32 @@ func (s *Store) RootfsUsage(ctx context.Context, key string) (Usage, error) {
 		return Usage{}, fmt.Errorf("usage of snapshot %s: %w", key, err)
 	}
 	return Usage{Bytes: u.Size, Inodes: u.Inodes}, nil
+}
+
+// layerUse are the usages of snapshots by key. Its lock is not held while measuring.
+type layerUse struct {
+	mu    sync.Mutex
+	byKey map[string]*usageCache
+}
+
+func (l *layerUse) of(key string) *usageCache {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byKey == nil {
+		l.byKey = map[string]*usageCache{}
+	}
+	c, ok := l.byKey[key]
+	if !ok {
+		c = &usageCache{}
+		l.byKey[key] = c
+	}
+	return c
+}
+
+func (l *layerUse) forget(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.byKey, key)
 }
 
 // ListRootfs lists the leases of kind KindRootfs that this instance made.

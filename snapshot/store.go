@@ -34,6 +34,7 @@ type Store struct {
 	slots                  *semaphore.Weighted // nil: unlimited pulls
 	blobs                  keyedLock
 	imageUse, containerUse usageCache
+	layers                 layerUse
 	closed                 atomic.Bool
 	// removed holds a token while there is something to collect, see collectLater.
 	removed chan struct{}
