@@ -316,3 +316,14 @@ func TestLayerAnnotations(t *testing.T) {
 		t.Errorf("owner %d:%d, %v", st.Uid, st.Gid, err)
 	}
 }
+
+// TestCVE_2022_24778 serves encrypted layers: there is nothing that could check a key, so
+// such an image is not usable at all.
+func TestCVE_2022_24778(t *testing.T) {
+	h, s := newHostile(t), snapshottest.New(t)
+	for i, mediaType := range []string{"application/vnd.oci.image.layer.v1.tar+encrypted", "application/vnd.oci.image.layer.v1.tar+gzip+encrypted"} {
+		m := h.image(snapshottest.Tar(t, snapshottest.File{Name: "f"}))
+		m.Layers[0].MediaType = mediaType
+		h.refused(s, h.serve(fmt.Sprint(i), ocispec.MediaTypeImageManifest, m), "encrypted images are not supported")
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -194,6 +195,8 @@ func checkManifest(desc ocispec.Descriptor, children []ocispec.Descriptor) error
 			return fmt.Errorf("not an image: manifest %s has a configuration of media type %q: %w", desc.Digest, c.MediaType, errdefs.ErrInvalidArgument)
 		case i > 0 && !images.IsLayerType(c.MediaType):
 			return fmt.Errorf("manifest %s has a layer of media type %q, which is no file system: %w", desc.Digest, c.MediaType, errdefs.ErrInvalidArgument)
+		case strings.HasSuffix(c.MediaType, "+encrypted"):
+			return fmt.Errorf("manifest %s has a layer of media type %q: encrypted images are not supported: %w", desc.Digest, c.MediaType, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
