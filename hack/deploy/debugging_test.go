@@ -27,7 +27,7 @@ func TestDebugging(t *testing.T) {
 	n.put(filepath.Join(n.lab.Build, "cni")+"/.", "/opt/cni/bin")
 	n.install(n.build("1.0.0"))
 	n.write("/etc/cni/net.d/10-node.conflist", failingNetwork)
-	n.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/sandflow/sandflow.sock\n")
+	n.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/sandflow/sandflow.sock\ntimeout: 60\n")
 	n.run("systemctl", "start", "sandflowd")
 	image := n.importImage()
 	n.runPod("web", image, `"hostname": "web",`)

@@ -38,6 +38,7 @@ func newNode(t *testing.T) *node {
 	if !ok {
 		t.Skip("not in a laboratory: run \"make package-check\"")
 	}
+	t.Parallel() // machines share nothing
 	m, err := machine.New(l)
 	must(t, err)
 	n := &node{Machine: m, t: t, lab: l}
@@ -81,6 +82,9 @@ func (n *node) write(path, text string) {
 // run runs a command in the machine, which must succeed, and returns what it prints.
 func (n *node) run(name string, args ...string) string {
 	n.t.Helper()
+	if name == "crictl" { // its own two seconds are too few for a busy machine
+		args = append([]string{"--timeout", "60s"}, args...)
+	}
 	out, err := n.Run(n.t.Context(), name, args...)
 	if err != nil {
 		n.t.Fatal(err)

@@ -10,12 +10,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
+
+// building is held while a package is built.
+var building sync.Mutex
 
 // build builds the package in a version, once for all tests, and returns its path.
 func (n *node) build(version string) string {
 	n.t.Helper()
+	building.Lock()
+	defer building.Unlock()
 	dir := filepath.Join(n.lab.Dir, "package-"+version)
 	if built, err := filepath.Glob(filepath.Join(dir, "*.deb")); err == nil && len(built) == 1 {
 		return built[0]

@@ -19,7 +19,7 @@ func TestScopes(t *testing.T) {
 	n.write("/etc/cni/net.d/10-node.conflist",
 		`{"cniVersion": "1.0.0", "name": "node", "plugins": [{"type": "failcni", "control": "/root/failcni"}]}`)
 	n.write("/root/failcni", "fail ADD\n")
-	n.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/sandflow/sandflow.sock\n")
+	n.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/sandflow/sandflow.sock\ntimeout: 60\n")
 	n.run("systemctl", "start", "sandflowd")
 	for i := range 12 {
 		name := fmt.Sprintf("/root/failing-%d.json", i)

@@ -58,7 +58,7 @@ func TestSwitch(t *testing.T) {
 	n.write("/etc/containerd/config.toml", strings.ReplaceAll(kindContainerd, "registry.k8s.io/pause:3.10", "sandflow.example/demo:1"))
 	n.write("/etc/systemd/system/containerd.service", kindUnit)
 	n.write("/etc/systemd/system/kubelet.service", kubeletUnit)
-	n.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/containerd/containerd.sock\n")
+	n.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/containerd/containerd.sock\ntimeout: 60\n")
 	n.write("/var/lib/kubelet/config.yaml", kubeletConfig)
 	n.write("/var/lib/kubelet/instance-config.yaml", "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
 	n.write("/etc/kubernetes/manifests/static.yaml", staticPod)

@@ -32,12 +32,13 @@ if [ $# -gt 1 ]; then
 		done
 		echo $$ >"$at$cgroup/cgroup.procs"
 	done < <(grep ' - cgroup2\? ' /proc/self/mountinfo)
-	exec unshare --mount --pid --fork --kill-child --uts --ipc --cgroup "$0" "$dir"
+	exec unshare --mount --net --pid --fork --kill-child --uts --ipc --cgroup "$0" "$dir"
 fi
 
 disk=$dir/disk
 root=$dir/root
 mount --make-rprivate /
+ip link set lo up
 
 # What the machine is made of: the system of this one, and an empty /var with its packages.
 first_boot() {
@@ -50,6 +51,8 @@ first_boot() {
 	ln -s /run "$disk/var/run"
 	ln -s /run/lock "$disk/var/lock"
 	cp -a /var/lib/dpkg "$disk/var/lib/dpkg"
+	mkdir -p "$disk/upper/etc/dpkg/dpkg.cfg.d"
+	echo force-unsafe-io >"$disk/upper/etc/dpkg/dpkg.cfg.d/unsafe-io" # nobody needs this disk after a crash
 }
 [ -d "$disk" ] || first=yes
 [ -z "${first:-}" ] || first_boot
@@ -75,7 +78,7 @@ if [ -n "${first:-}" ]; then
 fi
 
 # /proc and /sys may be read; of the kernel's settings only those of the network, which is
-# the laboratory's own, may be written.
+# the machine's own, may be written.
 mount -t proc proc proc
 mount --bind proc/sys proc/sys
 mount --bind proc/sys/net proc/sys/net

@@ -3,7 +3,7 @@
 
 // Package machine boots a machine in a laboratory: systemd as process 1 of a copy on write
 // of this machine's files, with namespaces and cgroups of its own. What is installed in it,
-// or enabled, is not on this machine; it shares only the kernel and the laboratory's network.
+// or enabled, is not on this machine; it shares only the kernel with it.
 package machine
 
 import (
