@@ -31,7 +31,7 @@ demo: tools-run build images ## Run a pod with crictl, make a create fail, show 
 	@$(LAB) run hack/demo.sh
 
 .PHONY: test
-test: tools build faults images lint unit fuzz-short integration crash-short chaos-short conformance node-short ## Set everything up and run all checks and tests (root)
+test: tools build faults images lint unit fuzz-short integration crash-short chaos-short conformance node-short manifests-check package-check ## Set everything up and run all checks and tests (root)
 
 .PHONY: build
 build: ## Build the daemon, the command, the shim and the test programs into build/bin
@@ -79,7 +79,8 @@ images: ## Build the images of the demo and the tests
 .PHONY: lint
 lint: ## Run golangci-lint and shellcheck
 	golangci-lint run ./...
-	shellcheck -x .ci/run $$(git ls-files '*.sh')
+	cd hack/manifests && golangci-lint run ./...
+	shellcheck -x .ci/run deploy/package/{postinst,prerm,postrm} $$(git ls-files '*.sh')
 
 .PHONY: unit
 unit: ## Run the unit tests with the race detector, each package in a laboratory of its own (root)
@@ -130,10 +131,10 @@ tools-package:
 
 .PHONY: tools-machine
 tools-machine:
-	@hack/tools.sh package machine
+	@hack/tools.sh run test node package machine
 
 .PHONY: package-check
-package-check: tools-run tools-machine build images ## Install, upgrade and purge the package in a machine with systemd; kubeadm's own checks (root)
+package-check: tools-machine build images ## Install, upgrade and purge the package in a machine with systemd; kubeadm's own checks (root)
 	go test -count=1 -timeout 10m $(INLAB) ./hack/deploy
 
 .PHONY: manifests-check
