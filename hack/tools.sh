@@ -14,7 +14,7 @@
 #   machine   systemd, D-Bus and kubeadm, for the machine that the package is tried in
 #   node      kubelet, and the image program agnhost
 #   cluster   etcd, Kubernetes' control plane, kube-proxy, kubectl
-#   e2e       Kubernetes' node tests and end-to-end tests
+#   e2e       Kubernetes' node tests and end-to-end tests, and a program of their images
 #   generate  protoc and its Go plugins
 set -euo pipefail
 
@@ -161,6 +161,7 @@ cluster_tools() {
 e2e_tools() {
 	once e2e_node.test "$KUBERNETES_VERSION" kubernetes test test/e2e_node
 	once e2e.test "$KUBERNETES_VERSION" kubernetes test test/e2e
+	once sample-device-plugin "$KUBERNETES_VERSION" kubernetes build test/images/sample-device-plugin
 }
 
 generate_tools() {

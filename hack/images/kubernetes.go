@@ -21,19 +21,19 @@ import (
 
 // kubernetesVersion names the recipe of BuildKubernetes; a change of it has the images built
 // anew.
-const kubernetesVersion = "2"
+const kubernetesVersion = "6"
 
 // What Kubernetes' tests expect of their image for names: the C library asks files first.
 const nsswitch = "passwd: files\ngroup: files\nhosts: files dns\n"
 
 // kubernetesTools are programs that Kubernetes' images have beside those of the base, by the
 // names that Debian gives them.
-var kubernetesTools = map[string]string{"curl": "curl", "nc.openbsd": "nc", "ip": "ip", "ss": "ss", "hostname": "hostname"}
+var kubernetesTools = map[string]string{"bash": "bash", "curl": "curl", "nc.openbsd": "nc", "ip": "ip", "ss": "ss", "hostname": "hostname"}
 
 // BuildKubernetes makes, in a directory of their own, the images that the node conformance
-// tests of Kubernetes v1.37 ask for, unless this version of them is there already. The program
-// is agnhost.
-func BuildKubernetes(ctx context.Context, dir, program string) (err error) {
+// tests of Kubernetes v1.37 ask for, unless this version of them is there already. The programs
+// agnhost and sample-device-plugin are taken from the directory programs.
+func BuildKubernetes(ctx context.Context, dir, programs string) (err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func BuildKubernetes(ctx context.Context, dir, program string) (err error) {
 	if err != nil {
 		return err
 	}
-	all, err := p.kubernetes(program)
+	all, err := p.kubernetes(ctx, tmp, programs)
 	if err != nil {
 		return err
 	}
@@ -85,13 +85,20 @@ func lock(path string) (release func() error, err error) {
 }
 
 // kubernetes puts the images together.
-func (p *parts) kubernetes(program string) ([]named, error) {
-	sh, err := p.debian.program("bash", "bin/sh")
+func (p *parts) kubernetes(ctx context.Context, dir, programs string) ([]named, error) {
+	nmeter, err := compiled(ctx, dir, "nmeter", nmeterSource, 0o755)
 	if err != nil {
 		return nil, err
 	}
-	// Debian's busybox keeps variables from programs if they have a dash in their name.
-	shellLayer, err := layer(sh)
+	bash, err := p.debian.program("bash", "bin/bash")
+	if err != nil {
+		return nil, err
+	}
+	second, err := layer(bash)
+	if err != nil {
+		return nil, err
+	}
+	sh, err := compiled(ctx, dir, "sh", shSource, 0o755)
 	if err != nil {
 		return nil, err
 	}
@@ -99,18 +106,24 @@ func (p *parts) kubernetes(program string) ([]named, error) {
 	if err != nil {
 		return nil, err
 	}
-	agnhost, err := p.agnhostLayer(program)
+	agnhost, err := p.agnhostLayer(filepath.Join(programs, "agnhost"))
+	if err != nil {
+		return nil, err
+	}
+	device, err := layer([]file{{path: "sampledeviceplugin", from: filepath.Join(programs, "sample-device-plugin"), mode: 0o755}})
 	if err != nil {
 		return nil, err
 	}
 	b := &book{parts: p}
-	b.one(shell(), []v1.Layer{p.base, shellLayer}, e2e+"busybox:1.37.0-2")
+	b.one(shell(), []v1.Layer{p.base, second, sh, nmeter}, e2e+"busybox:1.37.0-2")
 	b.server(80, e2e+"nginx:1.27.0-2")
 	b.server(80, e2e+"nginx:1.28.0-2")
 	b.one(v1.Config{Env: []string{pathEnv}, Cmd: []string{"/bin/nnp"}}, []v1.Layer{p.base, p.nonewprivs}, e2e+"nonewprivs:1.4")
 	b.system(as("1234"), e2e+"nonroot:1.5")
 	b.system(shell(), e2e+"ipc-utils:1.4")
 	b.one(shell(), []v1.Layer{p.base, tools}, e2e+"glibc-dns-testing:2.1.1")
+	b.one(v1.Config{Env: []string{pathEnv}, Entrypoint: []string{"/sampledeviceplugin", "-alsologtostderr"}}, []v1.Layer{p.base, device},
+		e2e+"sample-device-plugin:1.7", e2e+"sample-device-plugin:1.8.0")
 	for _, tag := range []string{"2.66.1", "2.55"} {
 		cfg := v1.Config{Env: []string{pathEnv, "MARK=" + tag}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
 		b.one(cfg, []v1.Layer{p.base, tools, agnhost}, e2e+"agnhost:"+tag)
@@ -123,7 +136,7 @@ func (p *parts) kubernetes(program string) ([]named, error) {
 func (p *parts) toolsLayer() (v1.Layer, error) {
 	files := []file{{path: "etc/nsswitch.conf", text: nsswitch, mode: 0o644}}
 	for _, name := range slices.Sorted(maps.Keys(kubernetesTools)) {
-		more, err := p.debian.program(name, "usr/local/bin/"+kubernetesTools[name])
+		more, err := p.debian.program(name, "bin/"+kubernetesTools[name])
 		if err != nil {
 			return nil, err
 		}
@@ -132,8 +145,8 @@ func (p *parts) toolsLayer() (v1.Layer, error) {
 	return layer(files)
 }
 
-// agnhostLayer is agnhost with what its image has beside it: users, and the files of a registry
-// that it can serve.
+// agnhostLayer is agnhost with what its image has beside it: users, a certificate, and the files
+// of a registry that it can serve.
 func (p *parts) agnhostLayer(program string) (v1.Layer, error) {
 	files := []file{
 		{path: "agnhost", from: program, mode: 0o755},
@@ -146,10 +159,14 @@ func (p *parts) agnhostLayer(program string) (v1.Layer, error) {
 	if err != nil {
 		return nil, err
 	}
+	secure, err := selfSigned("localhost")
+	if err != nil {
+		return nil, err
+	}
 	served, err := registryFiles("pause", "testing", pause)
 	if err != nil {
 		return nil, err
 	}
 	// The program is large, and does not go far.
-	return layer(append(files, served...), tarball.WithCompressionLevel(gzip.BestSpeed))
+	return layer(slices.Concat(files, secure, served), tarball.WithCompressionLevel(gzip.BestSpeed))
 }

@@ -18,6 +18,10 @@ var (
 	pauseSource string
 	//go:embed src/nonewprivs.c
 	nonewprivsSource string
+	//go:embed src/nmeter.c
+	nmeterSource string
+	//go:embed src/sh.c
+	shSource string
 )
 
 const (

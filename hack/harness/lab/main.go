@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	case len(args) == 1 && args[0] == "images":
 		return 0, images.Build(ctx, filepath.Join(build, "images"))
 	case len(args) == 1 && args[0] == "kubernetes-images":
-		return 0, images.BuildKubernetes(ctx, filepath.Join(build, "images-kubernetes"), filepath.Join(build, "bin", "agnhost"))
+		return 0, images.BuildKubernetes(ctx, filepath.Join(build, "images-kubernetes"), filepath.Join(build, "bin"))
 	case len(args) == 1 && args[0] == "archive":
 		fmt.Println(images.DemoArchive(filepath.Join(build, "images")))
 		return 0, nil

@@ -20,7 +20,7 @@ import (
 // for docs/conformance.md, and writes it.
 func TestNodeConformance(t *testing.T) {
 	l, ok := harness.Here()
-	if _, err := os.Stat(Images(l)); !ok || err != nil || os.Getenv("SANDFLOW_NODE_CONFORMANCE") == "" {
+	if !ok || os.Getenv("SANDFLOW_NODE_CONFORMANCE") == "" {
 		t.Skip("takes long: run \"make node-conformance\"")
 	}
 	focus, only := os.Getenv("SANDFLOW_FOCUS"), os.Getenv("SANDFLOW_SUITE")

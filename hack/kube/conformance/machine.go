@@ -31,9 +31,21 @@ const (
 // runtimeOf is how a runtime is put on the machine.
 type runtimeOf struct {
 	unit, socket, process string
+	cgroup                string   // of the daemon
 	programs              []string // to /usr/bin
 	files                 map[string]string
 }
+
+// Kubernetes' tests have a runtime class with this handler.
+const sandflowConfig = `[log]
+level = "debug"
+[runtime]
+cgroup_driver = "cgroupfs"
+[runtime.handlers.runc]
+binary = "runc"
+[runtime.handlers.test-handler]
+binary = "runc"
+`
 
 //go:embed machine.toml
 var containerdConfig string
@@ -53,14 +65,14 @@ TasksMax=infinity
 
 var runtimes = map[cluster.Runtime]runtimeOf{
 	cluster.Embedded: {
-		unit: "sandflowd", socket: "/run/sandflow/sandflow.sock", process: "sandflowd",
+		unit: "sandflowd", socket: "/run/sandflow/sandflow.sock", process: "sandflowd", cgroup: "/sandflow.slice/sandflowd.service",
 		programs: []string{"sandflowd", "sandflow", "containerd-shim-sandflow-v1"},
 		files: map[string]string{
-			"/etc/sandflow/config.toml": "[log]\nlevel = \"debug\"\n[runtime]\ncgroup_driver = \"cgroupfs\"\n[runtime.handlers.runc]\nbinary = \"runc\"\n",
+			"/etc/sandflow/config.toml": sandflowConfig,
 		},
 	},
 	cluster.Upstream: {
-		unit: "containerd", socket: "/run/containerd/containerd.sock", process: "containerd",
+		unit: "containerd", socket: "/run/containerd/containerd.sock", process: "containerd", cgroup: "/system.slice/containerd.service",
 		programs: []string{"containerd", "containerd-shim-runc-v2"},
 		files: map[string]string{
 			"/etc/containerd/config.toml":            containerdConfig,
@@ -119,7 +131,8 @@ func (n *node) suite() suite {
 			"--container-runtime-process-name=" + n.runtime.process, "--container-runtime-pid-file=",
 			"--prepull-images=false", "--restart-kubelet=false", "--report-dir=" + machineDir,
 			"--kubelet-config-file=" + machineDir + "/kubelet.yaml",
-			"--kubelet-flags=--node-ip=" + machineIP, "--system-spec-file=" + machineDir + "/system.yaml",
+			"--kubelet-flags=--node-ip=" + machineIP + " --runtime-cgroups=" + n.runtime.cgroup,
+			"--feature-gates=PodAndContainerStatsFromCRI=true", "--system-spec-file=" + machineDir + "/system.yaml",
 		},
 		command: func(ctx context.Context, name string, args ...string) *exec.Cmd {
 			in := []string{"--chdir", machineDir, "/usr/local/bin/" + name}
