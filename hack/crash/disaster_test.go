@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sandflow-cri/sandflow/hack/harness"
 )
@@ -20,6 +23,7 @@ import (
 type disaster struct {
 	name  string
 	begin func(n *node) (lift func())
+	mute  bool // nothing can be asked while it lasts
 }
 
 // TestNodeFails fills file systems, makes them read-only, and takes descriptors away.
@@ -47,18 +51,18 @@ func TestNodeFails(t *testing.T) {
 		})
 	})
 	for _, d := range []disaster{
-		{"the journal's disk is full", func(n *node) func() { return fill(n.t, journal) }},
-		{"containerd's disk is full", func(n *node) func() { return fill(n.t, ctrd) }},
-		{"the root directory's disk is full", func(n *node) func() { return fill(n.t, root) }},
-		{"the root directory is read-only", func(n *node) func() { return readOnly(n.t, root) }},
-		{"containerd's root is read-only", func(n *node) func() { return readOnly(n.t, ctrd) }},
-		{"all is read-only", func(n *node) func() {
+		{name: "the journal's disk is full", begin: func(n *node) func() { return fill(n.t, journal) }},
+		{name: "containerd's disk is full", begin: func(n *node) func() { return fill(n.t, ctrd) }},
+		{name: "the root directory's disk is full", begin: func(n *node) func() { return fill(n.t, root) }},
+		{name: "the root directory is read-only", begin: func(n *node) func() { return readOnly(n.t, root) }},
+		{name: "containerd's root is read-only", begin: func(n *node) func() { return readOnly(n.t, ctrd) }},
+		{name: "all is read-only", begin: func(n *node) func() {
 			a, b, c := readOnly(n.t, root), readOnly(n.t, ctrd), readOnly(n.t, journal)
 			return func() { c(); b(); a() }
 		}},
-		{"the log directory's disk is full", func(n *node) func() { return fill(n.t, logs) }},
-		{"no descriptors are left", (*node).noDescriptors},
-		{"the limit of creates is reached", (*node).noPlace},
+		{name: "the log directory's disk is full", begin: func(n *node) func() { return fill(n.t, logs) }},
+		{name: "no descriptors are left", begin: (*node).noDescriptors, mute: true},
+		{name: "the limit of creates is reached", begin: (*node).noPlace},
 	} {
 		n.try(d.name, func() { n.disaster(d) })
 	}
@@ -85,9 +89,14 @@ func (n *node) disaster(d disaster) {
 	talker.ctr.Metadata.Attempt++
 	ctr := talker.do(stages[1])
 	stop := errors.Join(old.do(stages[5]), old.do(stages[6]))
+	listed := n.meanwhile(d, old, stop)
 	lift()
 	lifted = true
+	begun := time.Now()
 	n.noStuck()
+	if took := time.Since(begun); took > maxBackoff+undoTimeout {
+		n.t.Errorf("what was stuck has gone %s after the fault's end", took)
+	}
 	talker.talks()
 	if err := fresh.repeat(stages[0]); err != nil {
 		n.t.Errorf("afterwards: %v", err)
@@ -96,7 +105,34 @@ func (n *node) disaster(d disaster) {
 	}
 	n.retire(old)
 	n.finish(talker)
-	report("node", d.name, code(run), code(ctr), code(stop), "all is well")
+	report("node", d.name, code(run), code(ctr), code(stop), listed, "all is well")
+}
+
+// meanwhile says how a pod is listed that was to go. One that could not is not forgotten: it is
+// not ready and stuck, with a reason, or it stands as before, if not even that could be
+// written down.
+func (n *node) meanwhile(d disaster, l *life, stop error) string {
+	n.t.Helper()
+	if d.mute { // no client can ask
+		return "nobody can ask"
+	}
+	listed := l.state()
+	if stop == nil {
+		if listed != "gone" {
+			n.t.Errorf("it has been removed, and is %s", listed)
+		}
+		return listed
+	}
+	if p, err := l.findPod(n.t.Context()); err != nil || p == nil {
+		n.t.Errorf("it could not be removed (%v), and is not listed (%v)", stop, err)
+	} else if p.GetState() == cri.PodSandboxState_SANDBOX_NOTREADY {
+		n.waitFor("it to be told as stuck", func() bool { // it is not, while it is tried again
+			_, stuck := n.flows()
+			return slices.ContainsFunc(stuck, func(s stuckOne) bool { return s.ID == p.GetId() && s.Error != "" })
+		})
+		return "not ready, with the reason"
+	}
+	return "as before"
 }
 
 // talks checks that the container runs on and that its output is written.

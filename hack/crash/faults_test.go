@@ -95,9 +95,9 @@ func (l *life) failedStart() {
 
 // stuckUndos makes each undo fail in each way.
 func (n *node) stuckUndos() {
-	kinds := []string{"fail*1", "fail*10", "fail", "stall", "panic"}
+	kinds := []string{"fail*1", "fail*10", "fail", "sleep1s", "stall", "panic"}
 	for i, a := range n.actions() {
-		row := []string{a.name, "", "", "", "", ""}
+		row := []string{a.name, "", "", "", "", "", ""}
 		for k, kind := range kinds {
 			if !a.passed {
 				row[k+1] = "not passed"
@@ -118,10 +118,20 @@ func (n *node) sticking(a action, kind string) string {
 	must(n.t, l.span(0, a.down))
 	n.quiet()
 	n.fault("undo:" + a.name + "=" + kind)
+	if kind == "sleep1s" {
+		l.timeout = impatient
+	}
 	err := l.do(stages[a.down])
+	l.timeout = rpcTimeout
 	answer := code(err)
 	tries := 0
 	switch kind {
+	case "sleep1s": // it goes on without its caller
+		n.waitFor("the undo", func() bool { return n.uses("undo:"+a.name+"=sleep1s") > 0 })
+		n.quiet()
+		if _, s := n.flows(); len(s) > 0 {
+			n.t.Errorf("stuck: %v", s)
+		}
 	case "fail*1", "fail*10":
 		want, _ := strconv.Atoi(strings.TrimPrefix(kind, "fail*"))
 		n.waitFor("the tries", func() bool {

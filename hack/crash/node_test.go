@@ -38,7 +38,7 @@ const (
 	// rpcTimeout is more than any call needs that is not made to hang.
 	rpcTimeout = 30 * time.Second
 	// Waiting for the next try of what is stuck, and the bound of one undo.
-	minBackoff, maxBackoff, undoTimeout = 200 * time.Millisecond, time.Second, 2 * time.Second
+	minBackoff, maxBackoff, undoTimeout = 200 * time.Millisecond, time.Second, 4 * time.Second
 )
 
 var nodes atomic.Int64
@@ -288,17 +288,18 @@ type flow struct {
 	Stuck          int
 }
 
-type stuck struct {
+// stuckOne is a subject that is stuck, as it tells.
+type stuckOne struct {
 	Workflow, ID, Error string
 	Attempts            int
 }
 
-func (n *node) flows() (flows []flow, stuckNow []stuck) {
+func (n *node) flows() (flows []flow, stuck []stuckOne) {
 	n.t.Helper()
 	code, out := n.sandflow("flows", "-o", "json")
 	var r struct {
 		Flows []flow
-		Stuck []stuck
+		Stuck []stuckOne
 	}
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
 		n.t.Fatalf("sandflow flows ends with %d (%v): %s", code, err, out)

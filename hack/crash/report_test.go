@@ -52,12 +52,13 @@ after the call, and the same call succeeds when the fault is over.`,
 		key: "undos", title: "Undos fail",
 		text: `What is stuck is listed NOTREADY, in "sandflow flows" with its reason and tries, by the doctor, and in
 the metric sandflow_stuck_oldest_seconds. When the fault is over all of it is gone within one try.`,
-		columns: []string{"action", "fails once", "fails ten times", "for ever", "hangs", "panics"},
+		columns: []string{"action", "fails once", "fails ten times", "for ever", "is slower than the caller waits", "hangs", "panics"},
 	},
 	{
 		key: "node", title: "The node fails",
-		text:    `What a client's calls answer while it lasts. Nothing is left when it is over.`,
-		columns: []string{"what", "RunPodSandbox", "CreateContainer", "StopPodSandbox and RemovePodSandbox", "afterwards"},
+		text: `What a client's calls answer while it lasts. When it is over, what is stuck goes within one try, and
+nothing is left.`,
+		columns: []string{"what", "RunPodSandbox", "CreateContainer", "StopPodSandbox and RemovePodSandbox", "meanwhile that pod is", "afterwards"},
 	},
 	{
 		key: "clock", title: "The clock is set",
