@@ -198,6 +198,9 @@ func TestEventsExactlyOnceAndInOrder(t *testing.T) {
 			if !slices.EqualFunc(e.GetContainersStatuses(), now.GetContainersStatuses(), equalStatus) {
 				t.Errorf("reader %d, %s: the last event and the status differ", n, pod)
 			}
+			if now.GetTimestamp() != 0 {
+				t.Errorf("the status of %s has a timestamp, which misleads kubelet 1.37", pod)
+			}
 		}
 	}
 }

@@ -151,9 +151,10 @@ func matchPod(p *runtime.PodSandbox, f *runtime.PodSandboxFilter) bool {
 		hasLabels(p.GetLabels(), f.GetLabelSelector())
 }
 
-// PodSandboxStatus tells one sandbox and its containers.
+// PodSandboxStatus tells one sandbox and its containers. It has no timestamp: where there is one
+// and its gate EventedPLEG is on, kubelet 1.37 takes the containers from here but none of them
+// for an active one, and so starts init containers again and again. Without, it asks for each.
 func (s *Server) PodSandboxStatus(_ context.Context, r *runtime.PodSandboxStatusRequest) (*runtime.PodSandboxStatusResponse, error) {
-	asked := s.engine.Now() // what it tells is not older; kubelet compares it with the times of events
 	p, err := s.findPod(r.GetPodSandboxId())
 	if err != nil {
 		return nil, fmt.Errorf("status of sandbox: %w", err)
@@ -161,7 +162,7 @@ func (s *Server) PodSandboxStatus(_ context.Context, r *runtime.PodSandboxStatus
 	if !p.listed() {
 		return nil, fmt.Errorf("status of sandbox %s: it is being created: %w", p.ID, errdefs.ErrNotFound)
 	}
-	answer := &runtime.PodSandboxStatusResponse{Status: p.status(), Timestamp: asked.UnixNano()}
+	answer := &runtime.PodSandboxStatusResponse{Status: p.status()}
 	for _, c := range s.containersOf(p.ID) {
 		if c.listed() {
 			answer.ContainersStatuses = append(answer.ContainersStatuses, c.status())

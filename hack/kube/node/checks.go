@@ -164,6 +164,7 @@ func (s *Show) rebooted(ctx context.Context) error {
 	if err := s.node.Reboot(ctx); err != nil {
 		return err
 	}
+	s.boots++
 	err := s.ready(ctx, func(p core.Pod) error {
 		for i, c := range p.Status.ContainerStatuses {
 			if c.ContainerID == before.Status.ContainerStatuses[i].ContainerID {

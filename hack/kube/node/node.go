@@ -32,14 +32,20 @@ const (
 	mirrored = podName + "-node1" // as kubelet calls a static pod
 )
 
-// manifest is a pod of two containers that share a directory: one writes a page into it, the
-// other serves it on a port of the node. The writer is alive while the page is there.
+// manifest is a pod of two containers that share a directory, which an init container has put a
+// file into: one writes a page into it, the other serves it on a port of the node. The writer is
+// alive while the page is there.
 const manifest = `
 apiVersion: v1
 kind: Pod
 metadata: {name: ` + podName + `, namespace: default}
 spec:
   terminationGracePeriodSeconds: 1
+  initContainers:
+  - name: maker
+    image: ` + images.Busybox + `
+    command: [sh, -c, "echo made > /page/first"]
+    volumeMounts: [{name: page, mountPath: /page}]
   containers:
   - name: writer
     image: ` + images.Busybox + `
@@ -57,10 +63,11 @@ spec:
 
 // Show is a node with the pod on it.
 type Show struct {
-	c    *cluster.Cluster
-	node *cluster.Node
-	http *http.Client
-	last core.Pod // as of the last time that all of it was ready
+	c     *cluster.Cluster
+	node  *cluster.Node
+	http  *http.Client
+	last  core.Pod // as of the last time that all of it was ready
+	boots int32    // of the node, after the first
 }
 
 // Check is one thing that must be so. They build on each other, in their order.
@@ -140,6 +147,12 @@ func (s *Show) ready(ctx context.Context, ok func(p core.Pod) error) error {
 		p, err := s.pod(ctx)
 		if err != nil {
 			return err
+		}
+		for _, c := range p.Status.InitContainerStatuses {
+			// A new boot runs it again.
+			if c.RestartCount > s.boots {
+				return fmt.Errorf("the init container has run %d times", c.RestartCount+1)
+			}
 		}
 		if p.Status.Phase != core.PodRunning || len(p.Status.ContainerStatuses) != 2 {
 			return fmt.Errorf("the pod is %s with %d containers", p.Status.Phase, len(p.Status.ContainerStatuses))

@@ -11,12 +11,13 @@ import (
 )
 
 // TestStandalone is the short form of what the cluster's checks are: a kubelet of its own on
-// sandflow. The checks build on each other.
+// sandflow. The checks build on each other. The gates are for what kubelet has of CRI that it
+// does not use by default.
 func TestStandalone(t *testing.T) {
 	if _, ok := harness.Here(); !ok {
 		t.Skip("not in a laboratory: run \"make node-short\"")
 	}
-	c, err := cluster.Standalone(t.Context(), cluster.Options{})
+	c, err := cluster.Standalone(t.Context(), cluster.Options{FeatureGates: map[string]bool{"EventedPLEG": true, "CRIListStreaming": true}})
 	if err != nil {
 		t.Fatal(err)
 	}
