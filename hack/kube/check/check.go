@@ -35,6 +35,9 @@ type Options struct {
 	Parallel int
 	// Out gets a line for each check.
 	Out io.Writer
+	// Document is a Markdown file that gets the results as a column of its table of checks;
+	// empty: none. Column is the column's name.
+	Document, Column string
 }
 
 // Gates are the feature gates that the checks need beyond the cluster's own choice.
@@ -85,14 +88,14 @@ func (r result) String() string {
 type report struct {
 	mu     sync.Mutex
 	out    io.Writer
-	count  int
+	all    []result
 	failed int
 }
 
 func (p *report) add(r result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.count++
+	p.all = append(p.all, r)
 	if r.err != nil {
 		p.failed++
 	}
@@ -130,7 +133,12 @@ func Run(ctx context.Context, c *cluster.Cluster, o Options) (failed int, err er
 	}
 	p.add(timed("Clean-up: every namespace of the checks goes", func() error { return s.gone(ctx) }))
 	fmt.Fprintf(o.Out, "%d checks, %d passed, %d failed, %.0f s\n",
-		p.count, p.count-p.failed, p.failed, time.Since(begin).Seconds())
+		len(p.all), len(p.all)-p.failed, p.failed, time.Since(begin).Seconds())
+	if o.Document != "" {
+		if err := document(o.Document, o.Column, p.all); err != nil {
+			return p.failed, fmt.Errorf("could not write the table of checks: %w", err)
+		}
+	}
 	return p.failed, ctx.Err()
 }
 

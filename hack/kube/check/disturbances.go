@@ -107,7 +107,14 @@ func (e *env) residents(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := e.ended(ctx, "over")
+	_, err := e.podUntil(ctx, "over", "ended and put away", func(p *core.Pod) (bool, error) {
+		for _, c := range p.Status.Conditions {
+			if c.Type == core.PodReadyToStartContainers && c.Status == core.ConditionFalse {
+				return p.Status.Phase == core.PodFailed, nil
+			}
+		}
+		return false, nil
+	})
 	return err
 }
 

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -29,6 +30,8 @@ func (c *checking) flags(f *flag.FlagSet) {
 	})
 	f.IntVar(&c.Parallel, "parallel", 0, "how many checks at a time")
 	f.IntVar(&c.times, "times", 1, "how many times in a row")
+	f.StringVar(&c.Document, "document", "", "a Markdown file whose table of checks gets the results as a column")
+	f.StringVar(&c.Column, "column", "", "the name of that column (default: the runtime's)")
 }
 
 // checks starts a cluster and runs the checks on it.
@@ -44,6 +47,9 @@ func checks(ctx context.Context, o cluster.Options, how checking) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	how.Out = os.Stdout
+	if how.Column == "" {
+		how.Column = string(cmp.Or(o.Runtime, cluster.Embedded))
+	}
 	for range how.times {
 		failed, err := check.Run(ctx, c, how.Options)
 		if err != nil {
