@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -89,23 +90,43 @@ func (f *foreign) task(ctx context.Context, id string) (containerd.Task, context
 	return t, ctx, err
 }
 
-// alive is closed when the pod's sandbox container has ended.
+// askAgain is how long after containerd could not tell of a task it is asked again.
+const askAgain = 500 * time.Millisecond
+
+// alive is closed when the pod's sandbox container has ended, or its shim is gone. A pod
+// without one has nothing that could be watched.
 func (f *foreign) alive(p Pod) <-chan struct{} {
 	gone := make(chan struct{})
+	if !exists(f.m.cfg.SandboxBundle(p.ID)) {
+		return gone
+	}
 	go func() {
-		t, ctx, err := f.task(f.ctx, p.ID)
-		if err != nil {
-			return // no sandbox container, or the manager is closed
-		}
-		status, err := t.Wait(ctx)
-		if err != nil {
-			return
-		}
-		if s := <-status; s.Error() == nil {
-			close(gone)
+		for f.ctx.Err() == nil {
+			if f.sandboxEnded(p.ID) {
+				close(gone)
+				return
+			}
+			select {
+			case <-f.ctx.Done():
+			case <-time.After(askAgain):
+			}
 		}
 	}()
 	return gone
+}
+
+// sandboxEnded waits for the end of a pod's sandbox container. It gives false if containerd
+// cannot tell: it may be away, or not done yet with a shim that died.
+func (f *foreign) sandboxEnded(id string) bool {
+	t, ctx, err := f.task(f.ctx, id)
+	if err == nil {
+		var status <-chan containerd.ExitStatus
+		if status, err = t.Wait(ctx); err == nil {
+			s := <-status
+			err = s.Error()
+		}
+	}
+	return err == nil || errdefs.IsNotFound(err)
 }
 
 // The FIFOs in a bundle.

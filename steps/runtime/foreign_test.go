@@ -204,3 +204,36 @@ func shimsOf(t *testing.T, id string) (found int) {
 	}
 	return found
 }
+
+// A pod whose sandbox container has lost its shim is not alive.
+func TestForeignShimDies(t *testing.T) {
+	l := newForeignLab(t)
+	id := l.pod.ID
+	dir := l.m.cfg.SandboxBundle(id)
+	runtimetest.Bundle(t, dir, id, nil, "sleep", "1000")
+	t.Cleanup(func() { _, _ = l.tasks.Delete(context.Background(), id, dir) })
+	if _, err := l.tasks.Create(t.Context(), CreateRequest{ID: id, Bundle: dir}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.tasks.Start(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := l.m.Alive(l.pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := killLateShims(t.Context(), "test", id); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-gone:
+	case <-time.After(20 * time.Second):
+		t.Error("its pod is alive")
+	}
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if _, _, err := l.m.foreign.task(t.Context(), id); errdefs.IsNotFound(err) {
+			return // containerd has cleaned up
+		}
+	}
+	t.Error("containerd has its task still")
+}

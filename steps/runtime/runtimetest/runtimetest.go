@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -81,6 +82,9 @@ func RemoveShim() {
 	}
 }
 
+// removeLimit is how long something may still be writing into a state directory.
+const removeLimit = 5 * time.Second
+
 // State makes a state directory with a path short enough for sockets.
 func State(t testing.TB) string {
 	t.Helper()
@@ -89,7 +93,12 @@ func State(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		// What a containerd has had done, such as cleaning up after a shim, may end after it.
+		err := os.RemoveAll(dir)
+		for deadline := time.Now().Add(removeLimit); err != nil && time.Now().Before(deadline); err = os.RemoveAll(dir) {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if err != nil {
 			t.Errorf("remove state: %v", err)
 		}
 	})
