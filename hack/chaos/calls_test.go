@@ -191,6 +191,16 @@ func (l *life) onceUsed(ctx context.Context, s story.Step, cancel context.Cancel
 	}
 }
 
+// behind waits a while for the faults of a stop: it is answered when the process has ended, and
+// the task is deleted behind.
+func (l *life) behind(s story.Step, before int) {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if now, err := l.used(s); err != nil || now > before {
+			return
+		}
+	}
+}
+
 func (l *life) used(s story.Step) (int, error) {
 	return l.n.faults.used(l.name, s.Faults, l.subject(s))
 }
@@ -231,6 +241,9 @@ func (l *life) trouble(s story.Step) error {
 		return err
 	}
 	all, other := l.make(s, r, beside)
+	if s.Op == story.StopContainer && len(s.Faults) > 0 {
+		l.behind(s, before)
+	}
 	after, err := l.n.faults.used(l.name, s.Faults, subject)
 	if err != nil {
 		return err

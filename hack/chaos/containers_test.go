@@ -17,6 +17,11 @@ import (
 
 // needContainer makes sure of a container in a slot, in a pod that is ready.
 func (l *life) needContainer(slot int, m *meeting) error {
+	if m != nil && l.pod != nil && l.pod.lost { // another pod comes, and this one may have it
+		if err := l.adopt(m.step); err != nil {
+			return err
+		}
+	}
 	for range maxTries {
 		c := l.container(slot)
 		if c.id != "" {
@@ -117,7 +122,7 @@ func (l *life) settleStart(slot int, m *meeting) error {
 			return err
 		}
 		c := l.container(slot)
-		s, err := l.status(c)
+		s, err := l.settled(c)
 		if err != nil {
 			return err
 		}
@@ -140,11 +145,21 @@ func (l *life) settleStart(slot int, m *meeting) error {
 			if err := l.drop(c, c); err != nil {
 				return err
 			}
-		default: // on its way down
-			time.Sleep(20 * time.Millisecond)
+		case cri.ContainerState_CONTAINER_UNKNOWN:
+			return fmt.Errorf("container %s stays in an unknown state: %s", c.id, s.GetMessage())
 		}
 	}
 	return errors.New("the container cannot be started")
+}
+
+// settled is the status of a container once it is not on its way down.
+func (l *life) settled(c *container) (*cri.ContainerStatus, error) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		s, err := l.status(c)
+		if err != nil || s.GetState() != cri.ContainerState_CONTAINER_UNKNOWN || time.Now().After(deadline) {
+			return s, err
+		}
+	}
 }
 
 func (l *life) startAgain(c *container, m *meeting) (done bool, err error) {

@@ -140,6 +140,9 @@ func (l *life) lookAt(c *container) error {
 // lookAtEnd checks how a container has ended; known says that this was told before.
 func (l *life) lookAtEnd(c *container, s *cri.ContainerStatus, known bool) error {
 	code, reason := s.GetExitCode(), s.GetReason()
+	if l.story.Handler == story.Boxed && l.n.died() > 0 {
+		c.may(unknown) // containerd's shims keep no exit for a daemon that is away
+	}
 	switch {
 	case known && (code != c.code || s.GetFinishedAt() != c.finish):
 		return fmt.Errorf("it has ended with %d at %d; before it was %d at %d", code, s.GetFinishedAt(), c.code, c.finish)
