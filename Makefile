@@ -87,8 +87,12 @@ unit: ## Run the unit tests with the race detector, each package in a laboratory
 	CGO_ENABLED=1 go test -race -timeout 10m $(INLAB) \
 		$$(go list ./... | grep -v -e /hack/integration -e /hack/crash -e '/hack/chaos$$' -e /hack/conformance -e /hack/kube/node -e /hack/deploy)
 
+.PHONY: old
+old: ## Build an older daemon and shim, for the tests of upgrades, into build/old
+	@hack/old.sh
+
 .PHONY: integration
-integration: build faults images ## Run the integration tests in a laboratory (root)
+integration: build faults images old ## Run the integration tests in a laboratory (root)
 	go test -count=1 -timeout 15m $(INLAB) ./hack/integration
 
 .PHONY: crash
@@ -115,6 +119,10 @@ conformance: build images ## Run all specs of critest and print a table (root)
 	@rm -f build/reports/conformance.txt
 	@status=0; go test -count=1 -timeout 20m $(INLAB) ./hack/conformance || status=$$?; \
 	cat build/reports/conformance.txt; exit $$status
+
+.PHONY: conformance-repeat
+conformance-repeat: build images ## Run all specs of critest three times one by one and three times six at once (root)
+	SANDFLOW_REPEAT=1 go test -count=1 -timeout 120m $(INLAB) ./hack/conformance -run TestRepeated -v
 
 .PHONY: docs-conformance
 docs-conformance: ## Write docs/conformance.md from runs against containerd and sandflow (root)
@@ -160,6 +168,11 @@ cluster: tools-cluster kubelab images ## Run a Kubernetes cluster of two nodes o
 .PHONY: kube-check
 kube-check: tools-cluster kubelab images ## Check on such a cluster what pods get from the runtime, feature by feature (root)
 	@$(LAB) run kubelab check $(KUBE_CHECK)
+
+.PHONY: bench-stuck
+bench-stuck: tools build images ## Measure lists and statuses of 500 containers while a shim, a runtime and a plugin are frozen (root)
+	$(GOBUILD) -o build/bin/stuck ./hack/bench/stuck
+	@$(LAB) run $(CURDIR)/build/bin/stuck
 
 .PHONY: fuzz
 fuzz: ## Fuzz every fuzz target for FUZZTIME (1m)

@@ -25,8 +25,8 @@ const deleted = " (deleted)"
 // finds shims by the directory that they work in and the pod's ID that they were started
 // with, and the init of the pod, with all it started, by the pinned PID namespace.
 func (m *Manager) killStrays(podID, dir string) error {
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = real
+	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = resolved
 	}
 	pinned, ok := identityOf(pidNamespace(dir))
 	if own, _ := identityOf("/proc/self/ns/pid"); own == pinned {
