@@ -26,13 +26,16 @@ func (t *tour) kill(ctx context.Context) (string, error) {
 	return "", t.kept(ctx)
 }
 
-// hello runs a command in a pod of a node.
+// hello runs a command in a pod of a node; kubelet's connection to a runtime that has just come
+// back takes a moment.
 func (t *tour) hello(ctx context.Context, n *cluster.Node) error {
-	out, err := t.Kubectl(ctx, "exec", t.on(n)[0].Name, "--", "echo", "hello").CombinedOutput()
-	if err != nil || string(out) != "hello\n" {
-		return fmt.Errorf("exec on %s: %w: %s", n.Name, err, out)
-	}
-	return nil
+	return eventually(ctx, func() error {
+		out, err := t.Kubectl(ctx, "exec", t.on(n)[0].Name, "--", "echo", "hello").CombinedOutput()
+		if err != nil || string(out) != "hello\n" {
+			return fmt.Errorf("exec on %s: %w: %s", n.Name, err, out)
+		}
+		return nil
+	})
 }
 
 func (t *tour) without(ctx context.Context) (string, error) {

@@ -146,7 +146,8 @@ func (s *Show) runtimeKilled(ctx context.Context) error {
 	if err := s.same(ctx); err != nil {
 		return err
 	}
-	return s.exec(ctx)
+	// Kubelet's connection takes a moment to be there again.
+	return eventually(ctx, func() error { return s.exec(ctx) })
 }
 
 func (s *Show) kubeletRestarted(ctx context.Context) error {
