@@ -50,6 +50,9 @@ func (s *Server) CheckpointContainer(ctx context.Context, r *runtime.CheckpointC
 }
 
 func (s *Server) mayCheckpointContainer(ctx context.Context, c container, r *runtime.CheckpointContainerRequest) error {
+	if err := wellFormed("request", r); err != nil {
+		return err
+	}
 	if r.GetTimeout() < 0 {
 		return invalid("timeout is negative")
 	}
@@ -105,6 +108,9 @@ func (s *Server) CheckpointPod(ctx context.Context, r *runtime.CheckpointPodRequ
 }
 
 func (s *Server) mayCheckpointPod(ctx context.Context, p pod, r *runtime.CheckpointPodRequest) ([]container, error) {
+	if err := wellFormed("request", r); err != nil {
+		return nil, err
+	}
 	if err := opaqueCall(ctx, r.GetOptions()); err != nil {
 		return nil, err
 	}

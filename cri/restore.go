@@ -41,6 +41,9 @@ func (s *Server) RestorePod(ctx context.Context, r *runtime.RestorePodRequest) (
 
 // openCheckpoint opens the checkpoint and refuses what can be refused before anything is made.
 func (s *Server) openCheckpoint(ctx context.Context, r *runtime.RestorePodRequest) (*checkpoint.Pod, error) {
+	if err := wellFormed("request", r); err != nil {
+		return nil, err
+	}
 	if err := opaqueCall(ctx, r.GetOptions()); err != nil {
 		return nil, err
 	}

@@ -301,3 +301,18 @@ func TestContainerOutsideOfItsPod(t *testing.T) {
 		}
 	}
 }
+
+// Checkpoints are asked for by paths.
+func TestCheckpointWithABadPath(t *testing.T) {
+	r := strict(t)
+	r.must(r.pod("pod1", nil), r.container("pod1", "ctr", nil), r.run("ctr"))
+	const path = "/tmp/a\x00b"
+	_, container := r.client.CheckpointContainer(t.Context(), &criapi.CheckpointContainerRequest{ContainerId: "ctr", Location: path})
+	_, pod := r.client.CheckpointPod(t.Context(), &criapi.CheckpointPodRequest{PodSandboxId: "pod1", OutputPath: path})
+	_, restored := r.client.RestorePod(t.Context(), &criapi.RestorePodRequest{CheckpointPath: path, Config: goodPod()})
+	for field, err := range map[string]error{"location": container, "output_path": pod, "checkpoint_path": restored} {
+		if interceptors.Code(err) != codes.InvalidArgument || !names(err, field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
