@@ -5,6 +5,7 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,8 +30,8 @@ type Options struct {
 	// HideCgroup2 runs the daemon in a mount namespace without the cgroup2 mount beside
 	// those of cgroup v1.
 	HideCgroup2 bool
-	// Program is another binary than sandflowd in the build directory.
-	Program string
+	// Program is another binary than sandflowd in the build directory, Shim another shim.
+	Program, Shim string
 }
 
 func (o Options) withDefaults(l *Lab, name string) Options {
@@ -136,7 +137,7 @@ func (l *Lab) daemon(o Options, socket string, config *template.Template) (*Daem
 		Options: o, Lab: l,
 		Root:  filepath.Join(l.Dir, o.Name),
 		State: filepath.Join("/run", o.Name),
-		Certs: l.CertsDir(), Shim: l.Bin("containerd-shim-sandflow-v1"), Runc: l.Bin("runc"), Pause: images.Pause,
+		Certs: l.CertsDir(), Shim: cmp.Or(o.Shim, l.Bin("containerd-shim-sandflow-v1")), Runc: l.Bin("runc"), Pause: images.Pause,
 	}
 	v.Socket = filepath.Join(v.State, socket)
 	v.Containerd = filepath.Join(v.State, "containerd.sock")

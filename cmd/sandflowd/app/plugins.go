@@ -7,7 +7,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
 
@@ -40,10 +42,20 @@ type launch struct {
 	journal   engine.Journal
 	observers []engine.Observer
 
+	runtime  *runtime.Manager
+	store    atomic.Pointer[snapshot.Store]
 	services *steps.Services
 	engine   *engine.Engine
 	// err is why the engine could not be put together, before anybody wrapped it.
 	err error
+}
+
+// client is nil until there is a store.
+func (l *launch) client() *containerd.Client {
+	if s := l.store.Load(); s != nil {
+		return s.Client()
+	}
+	return nil
 }
 
 type launchKey struct{}
@@ -64,7 +76,7 @@ func init() {
 			if err != nil {
 				return nil, err
 			}
-			l.services, l.err = newServices(ic, l.cfg)
+			l.services, l.err = newServices(ic, l)
 			return l.services, l.err
 		},
 	})
@@ -84,7 +96,7 @@ func init() {
 	})
 }
 
-func newServices(ic *plugin.InitContext, cfg *config.Config) (*steps.Services, error) {
+func newServices(ic *plugin.InitContext, l *launch) (*steps.Services, error) {
 	instance, err := ic.GetSingle(snapshot.StorePlugin)
 	if err != nil {
 		return nil, err
@@ -93,13 +105,14 @@ func newServices(ic *plugin.InitContext, cfg *config.Config) (*steps.Services, e
 	if !ok {
 		return nil, fmt.Errorf("plugin %s is a %T", snapshot.StorePlugin, instance)
 	}
-	network, err := cni.New(assembly.CNI(cfg))
+	l.store.Store(store)
+	network, err := cni.New(assembly.CNI(l.cfg))
 	if err != nil {
 		return nil, fmt.Errorf("set up pod networks: %w", err)
 	}
 	return &steps.Services{
-		Config: assembly.Steps(cfg), Store: store, CNI: network,
-		Runtime: runtime.NewManager(assembly.Runtime(cfg, store.Client)), NRI: nri.New(assembly.NRI(cfg)),
+		Config: assembly.Steps(l.cfg), Store: store, CNI: network,
+		Runtime: l.runtime, NRI: nri.New(assembly.NRI(l.cfg)),
 	}, nil
 }
 
@@ -107,6 +120,10 @@ func newServices(ic *plugin.InitContext, cfg *config.Config) (*steps.Services, e
 func startGraph(ctx context.Context, l *launch) (*snapshot.Store, error) {
 	c := assembly.Store(l.cfg)
 	c.RequiredPlugins = []string{string(enginePlugin) + "." + engineID}
+	l.runtime = runtime.NewManager(assembly.Runtime(l.cfg, l.client))
+	if c.Address == "" {
+		l.runtime.Settle(ctx, c.State)
+	}
 	store, err := snapshot.Start(context.WithValue(ctx, launchKey{}, l), c)
 	switch {
 	case l.err != nil: // the cause, without the graph around it
