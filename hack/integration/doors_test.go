@@ -117,7 +117,7 @@ func TestDoorsOfTheNode(t *testing.T) {
 // unreachable checks that the stranger cannot use anything below state and root.
 func (n *node) unreachable() {
 	n.t.Helper()
-	found := things(n.t, n.daemon.State, n.daemon.Root)
+	found := things(n.t, n.daemon.State, n.daemon.Root, "/run/containerd")
 	sockets := 0
 	var open []string
 	asStranger(n.t, func() {
