@@ -24,6 +24,9 @@ func (n *node) crashes() {
 					})
 				}
 				if strings.Join(row, "") != "" {
+					if handler != "" {
+						place += " (containerd's shim)"
+					}
 					report("crash", s.name, place, row)
 				}
 			}
@@ -34,8 +37,8 @@ func (n *node) crashes() {
 // wanted says whether a place is part of this run: the short form has each action once up and
 // down, and some of the records.
 func wanted(handler, place, how string) bool {
-	if handler != "" && !strings.Contains(place, "sandbox-container") {
-		return false // told already
+	if handler != "" && !strings.Contains(place, "sandbox-container") && !strings.HasSuffix(place, ":task") {
+		return false // the same as for other handlers, which are told already
 	}
 	if full() {
 		return true

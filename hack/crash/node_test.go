@@ -38,7 +38,7 @@ const (
 	// rpcTimeout is more than any call needs that is not made to hang.
 	rpcTimeout = 30 * time.Second
 	// Waiting for the next try of what is stuck, and the bound of one undo.
-	minBackoff, maxBackoff, undoTimeout = 200 * time.Millisecond, time.Second, 4 * time.Second
+	minBackoff, maxBackoff, undoTimeout = 200 * time.Millisecond, time.Second, 6 * time.Second
 )
 
 var nodes atomic.Int64
