@@ -26,7 +26,6 @@ type life struct {
 	story  story.Life
 	name   string
 	ctx    context.Context //nolint:containedctx // of this life
-	at     int             // step
 	chance bool            // what comes of it is chance
 
 	pod   *pod   // the one that is meant to be there, nil before it was run
@@ -83,7 +82,7 @@ func newLife(n *node, s story.Life) *life {
 func (l *life) play(ctx context.Context) error {
 	l.ctx = ctx
 	for i, s := range l.story.Steps {
-		l.at, l.chance = i, false
+		l.chance = false
 		start := len(l.told)
 		err := l.step(s)
 		if err == nil {
