@@ -145,7 +145,11 @@ func document(t *testing.T, peer bool, r Results) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := Document(other, r)
+	again, err := Repeats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := Document(other, r, again)
 	raw, err := os.ReadFile(DocumentPath)
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func Parts(text string) (critest, node string) {
 }
 
 // Document is the text of docs/conformance.md, up to NodeHeading.
-func Document(peer, own Results) string {
+func Document(peer, own Results, repeats []Repeat) string {
 	var b strings.Builder
 	b.WriteString(documentHead)
 	b.WriteString("## Specs\n\n| group | containerd 2.4.2 | CRI-O 1.37 | sandflow |\n|---|---|---|---|\n")
@@ -54,6 +54,7 @@ func Document(peer, own Results) string {
 	}
 	fmt.Fprintf(&b, "| **all** | %s | 124–125 pass, 12–13 skip | %s |\n\n", all(peer), all(own))
 	skippedTable(&b, peer, own)
+	repeatTable(&b, repeats)
 	rpcTable(&b, peer, own)
 	return b.String()
 }

@@ -9,6 +9,30 @@ import (
 	"testing"
 )
 
+// All specs have run several times in both ways, and each time as expected.
+func TestRepeats(t *testing.T) {
+	all, err := Repeats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(DocumentPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := map[int]int{}
+	for i, r := range all {
+		runs[r.Parallel]++
+		if r.Failed > 0 || len(r.Unexpected) > 0 || r.Passed != 128 {
+			t.Errorf("run %d: %+v", i+1, r)
+		}
+	}
+	var b strings.Builder
+	repeatTable(&b, all)
+	if runs[1] != repeats || runs[6] != repeats || !strings.Contains(string(raw), b.String()) {
+		t.Errorf("runs %v; the document is to have\n%s", runs, b.String())
+	}
+}
+
 // The document has a row for each call and each group, which needs no laboratory to see.
 func TestDocumentIsWhole(t *testing.T) {
 	peer, err := Peer()
@@ -38,9 +62,10 @@ func TestDocumentIsWhole(t *testing.T) {
 func TestSummarize(t *testing.T) {
 	r := Summarize([]Spec{{Group: "a", Name: "a 1", Outcome: Passed}, {Group: "a", Name: "a 2", Outcome: Skipped}, {Group: "b", Name: "b", Outcome: Failed}},
 		[]RPC{{Service: "S", Name: "N", Answered: true}})
-	text := Document(Results{}, r)
+	text := Document(Results{}, r, []Repeat{{Parallel: 6, Passed: 128, Skipped: 9, Seconds: 140}})
 	for _, row := range []string{
 		"| a | none | – | 1 pass, 1 skip |", "| b | none | – | 1 fail |", "| a 2 | pass | skip |", "1 pass, 1 skip, 1 fail", "| S | N | no | yes | yes |",
+		"| 1 | 6 | 128 | 9 | 0 | 140 |",
 	} {
 		if !strings.Contains(text, row) {
 			t.Errorf("no %q in\n%s", row, text)
