@@ -34,6 +34,8 @@ const (
 	Pause = "registry.k8s.io/pause:3.10.1"
 	// Agnhost is the image that Kubernetes' own tests use, made by AddAgnhost.
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
+	// KubernetesBusybox is the one that most of Kubernetes' tests run, made by BuildKubernetes.
+	KubernetesBusybox = "registry.k8s.io/e2e-test-images/busybox:1.37.0-2"
 	// Demo is the image in the archive that Build writes: a web server and a shell.
 	Demo = "sandflow.example/demo:1"
 )

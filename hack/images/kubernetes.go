@@ -21,7 +21,7 @@ import (
 
 // kubernetesVersion names the recipe of BuildKubernetes; a change of it has the images built
 // anew.
-const kubernetesVersion = "6"
+const kubernetesVersion = "7"
 
 // What Kubernetes' tests expect of their image for names: the C library asks files first.
 const nsswitch = "passwd: files\ngroup: files\nhosts: files dns\n"
@@ -29,6 +29,14 @@ const nsswitch = "passwd: files\ngroup: files\nhosts: files dns\n"
 // kubernetesTools are programs that Kubernetes' images have beside those of the base, by the
 // names that Debian gives them.
 var kubernetesTools = map[string]string{"bash": "bash", "curl": "curl", "nc.openbsd": "nc", "ip": "ip", "ss": "ss", "hostname": "hostname"}
+
+// pulledOnly are images that the tests pull ahead, for specs that are not among those of node
+// conformance, or cannot run in a laboratory.
+var pulledOnly = []string{
+	e2e + "perl:5.26", e2e + "volume/nfs:1.6.0", e2e + "node-perf/npb-ep:1.6.0", e2e + "node-perf/npb-is:1.7.0",
+	e2e + "node-perf/pytorch-wide-deep:1.0.0", "registry.k8s.io/etcd:3.7.0-0", "gcr.io/cadvisor/cadvisor:v0.47.2",
+	"docker.io/nfvpe/sriov-device-plugin:v3.1", "registry.k8s.io/node-problem-detector/node-problem-detector:v1.35.2",
+}
 
 // BuildKubernetes makes, in a directory of their own, the images that the node conformance
 // tests of Kubernetes v1.37 ask for, unless this version of them is there already. The programs
@@ -115,7 +123,7 @@ func (p *parts) kubernetes(ctx context.Context, dir, programs string) ([]named, 
 		return nil, err
 	}
 	b := &book{parts: p}
-	b.one(shell(), []v1.Layer{p.base, second, sh, nmeter}, e2e+"busybox:1.37.0-2")
+	b.one(shell(), []v1.Layer{p.base, second, sh, nmeter}, KubernetesBusybox)
 	b.server(80, e2e+"nginx:1.27.0-2")
 	b.server(80, e2e+"nginx:1.28.0-2")
 	b.one(v1.Config{Env: []string{pathEnv}, Cmd: []string{"/bin/nnp"}}, []v1.Layer{p.base, p.nonewprivs}, e2e+"nonewprivs:1.4")
@@ -124,6 +132,7 @@ func (p *parts) kubernetes(ctx context.Context, dir, programs string) ([]named, 
 	b.one(shell(), []v1.Layer{p.base, tools}, e2e+"glibc-dns-testing:2.1.1")
 	b.one(v1.Config{Env: []string{pathEnv}, Entrypoint: []string{"/sampledeviceplugin", "-alsologtostderr"}}, []v1.Layer{p.base, device},
 		e2e+"sample-device-plugin:1.7", e2e+"sample-device-plugin:1.8.0")
+	b.system(shell(), pulledOnly...)
 	for _, tag := range []string{"2.66.1", "2.55"} {
 		cfg := v1.Config{Env: []string{pathEnv, "MARK=" + tag}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
 		b.one(cfg, []v1.Layer{p.base, tools, agnhost}, e2e+"agnhost:"+tag)

@@ -122,6 +122,24 @@ func (r *Registry) WriteHosts(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(text), 0o644)
 }
 
+// Digest is the digest of an image that Build or BuildKubernetes left under dir.
+func Digest(dir, image string) (v1.Hash, error) {
+	index, err := layout.ImageIndexFromPath(Layout(dir))
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	for _, d := range manifest.Manifests {
+		if d.Annotations[nameAnnotation] == image {
+			return d.Digest, nil
+		}
+	}
+	return v1.Hash{}, fmt.Errorf("there is no image %s in %s", image, dir)
+}
+
 // archive writes the files of a directory as a tar archive.
 func archive(dir, to string) (err error) {
 	f, err := os.Create(to)

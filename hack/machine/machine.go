@@ -133,6 +133,9 @@ func (m *Machine) Run(ctx context.Context, name string, args ...string) (string,
 	return out.String(), nil
 }
 
+// PID is the process ID in the laboratory of the machine's process 1.
+func (m *Machine) PID() int { return m.pid }
+
 // Path is where a file of the machine is seen from the laboratory.
 func (m *Machine) Path(path string) string {
 	return filepath.Join("/proc", strconv.Itoa(m.pid), "root", path)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -22,10 +23,12 @@ import (
 	"github.com/sandflow-cri/sandflow/hack/machine"
 )
 
-// machineDir is where the tests run in the machine, machineIP the node's address.
+// machineDir is where the tests run in the machine, machineIP the node's address, labIP that of
+// the laboratory.
 const (
 	machineDir = "/var/lib/e2e"
-	machineIP  = "10.80.0.1"
+	machineIP  = "10.80.0.2"
+	labIP      = "10.80.0.1"
 )
 
 // runtimeOf is how a runtime is put on the machine.
@@ -97,14 +100,7 @@ func OnMachine(ctx context.Context, l *harness.Lab, o Options) (_ []conformance.
 	if err != nil {
 		return nil, err
 	}
-	registry, err := images.Serve(ctx, l.Images())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, registry.Close(), restore()) }()
-	if err := registry.Add(ctx, Images(l)); err != nil {
-		return nil, err
-	}
+	defer func() { err = errors.Join(err, restore()) }()
 	m, err := machine.New(l)
 	if err != nil {
 		return nil, err
@@ -112,6 +108,17 @@ func OnMachine(ctx context.Context, l *harness.Lab, o Options) (_ []conformance.
 	n := &node{Machine: m, lab: l, options: o, runtime: runtimes[o.Runtime]}
 	defer func() { err = errors.Join(err, n.keepLogs(ctx), n.PowerOff()) }()
 	if err := n.Boot(ctx); err != nil {
+		return nil, err
+	}
+	if err := n.plug(ctx); err != nil {
+		return nil, err
+	}
+	registry, err := images.ServeAt(ctx, l.Images(), labIP+":0")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, registry.Close()) }()
+	if err := registry.Add(ctx, Images(l)); err != nil {
 		return nil, err
 	}
 	if err := n.setUp(ctx, registry); err != nil {
@@ -141,12 +148,39 @@ func (n *node) suite() suite {
 	}
 }
 
+// plug connects the machine's network with the laboratory's.
+func (n *node) plug(ctx context.Context) error {
+	pid := strconv.Itoa(n.PID())
+	for _, args := range [][]string{
+		{"link", "add", "kube0", "type", "veth", "peer", "name", "eth0", "netns", pid},
+		{"addr", "add", labIP + "/24", "dev", "kube0"},
+		{"link", "set", "kube0", "up"},
+	} {
+		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("could not plug the machine in: %w: %s", err, out)
+		}
+	}
+	for _, args := range [][]string{
+		{"addr", "add", machineIP + "/24", "dev", "eth0"},
+		{"link", "set", "eth0", "up"},
+		{"route", "add", "default", "via", labIP},
+	} {
+		if _, err := n.Run(ctx, "ip", args...); err != nil {
+			return fmt.Errorf("could not plug the machine in: %w", err)
+		}
+	}
+	return nil
+}
+
 // setUp puts everything on the machine and starts the runtime.
 func (n *node) setUp(ctx context.Context, registry *images.Registry) error {
-	for _, name := range []string{"runc", "ginkgo", "e2e_node.test", "kubelet", "etcd"} {
+	for _, name := range []string{"runc", "ginkgo", "kubelet", "etcd"} {
 		if err := n.program(name, "/usr/local/bin"); err != nil {
 			return err
 		}
+	}
+	if err := n.tests(); err != nil {
+		return err
 	}
 	for _, name := range n.runtime.programs {
 		if err := n.program(name, "/usr/bin"); err != nil {
@@ -170,10 +204,6 @@ func (n *node) setUp(ctx context.Context, registry *images.Registry) error {
 		{"mount", "-o", "remount,bind,rw", "/proc/sys"},
 		{"mount", "-o", "remount,bind,rw", "/sys"},
 		{"mknod", "/dev/kmsg", "c", "1", "11"},
-		{"ip", "link", "add", "kube0", "type", "bridge"},
-		{"ip", "addr", "add", machineIP + "/24", "dev", "kube0"},
-		{"ip", "link", "set", "kube0", "up"},
-		{"ip", "route", "add", "default", "dev", "kube0"},
 		{"sysctl", "-w", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.route_localnet=1"},
 		{"systemctl", "daemon-reload"},
 		{"systemctl", "start", n.runtime.unit},
@@ -183,6 +213,27 @@ func (n *node) setUp(ctx context.Context, registry *images.Registry) error {
 		}
 	}
 	return nil
+}
+
+// askedDigest is the digest by which the tests pull an image ahead. It cannot be made anew, so
+// that their copy on the machine asks for ours.
+const askedDigest = "a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9"
+
+// tests puts e2e_node.test on the machine.
+func (n *node) tests() error {
+	digest, err := images.Digest(Images(n.lab), images.KubernetesBusybox)
+	if err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(n.lab.Bin("e2e_node.test"))
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(raw, []byte(askedDigest)) {
+		return errors.New("e2e_node.test does not ask for the known digest: another version?")
+	}
+	raw = bytes.ReplaceAll(raw, []byte(askedDigest), []byte(digest.Hex))
+	return n.write("/usr/local/bin/e2e_node.test", string(raw), 0o755)
 }
 
 //go:embed kubelet.yaml
