@@ -98,8 +98,9 @@ func TestKind(t *testing.T) {
 			if got := n.run("containerd", "config", "dump"); !strings.Contains(got, "snapshotter = 'overlayfs'") {
 				t.Errorf("kind would not find the snapshotter in %s", got)
 			}
+			// (--local: otherwise ctr may end before it has written the end of the archive.)
 			n.run("sh", "-c", "cd /tmp && ctr --namespace=k8s.io images tag sandflow.example/demo:1 loaded.example/it:2 && "+
-				"ctr --namespace=k8s.io images export it.tar loaded.example/it:2 && ctr --namespace=k8s.io images rm loaded.example/it:2")
+				"ctr --namespace=k8s.io images export --local it.tar loaded.example/it:2 && ctr --namespace=k8s.io images rm loaded.example/it:2")
 			n.run("sh", "-c", "ctr --namespace=k8s.io images import --all-platforms --digests --snapshotter=overlayfs - </tmp/it.tar")
 			if got := n.run("crictl", "inspecti", "loaded.example/it:2"); !strings.Contains(got, `"loaded.example/it:2"`) {
 				t.Errorf("the loaded image is %s", got)

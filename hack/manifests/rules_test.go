@@ -82,7 +82,7 @@ func dashboardPanels(t *testing.T) []panel {
 		t.Fatal(err)
 	}
 	plugins.RegisterDefaultPlugins() // of panels and queries
-	var strict dashboard.Dashboard //nolint:staticcheck // the form that all Grafanas import; the new one is of 12 and later
+	var strict dashboard.Dashboard   //nolint:staticcheck // the form that all Grafanas import; the new one is of 12 and later
 	err = strict.UnmarshalJSONStrict(raw)
 	var faults cog.BuildErrors // may be an empty list
 	if err != nil && !errors.As(err, &faults) || len(faults) > 0 {
