@@ -46,7 +46,7 @@ func forceDelete(ctx context.Context, s ociState) (bool, error) {
 	}
 	// A runtime that was killed while it made the container may have left a cgroup that
 	// it does not know of, or a state that it cannot read.
-	if err := bundle.RemoveCgroup(s.bundle); err != nil {
+	if err := bundle.RemoveCgroup(ctx, s.bundle); err != nil {
 		return there, errors.Join(deleted, err)
 	}
 	if ctx.Err() != nil {

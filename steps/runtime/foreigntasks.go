@@ -219,7 +219,7 @@ func (t *foreignTasks) Delete(ctx context.Context, id, dir string) (Exit, error)
 		return Exit{}, fmt.Errorf("delete container %s: %w", id, err)
 	}
 	t.foreign.forget(id)
-	if err := bundle.RemoveCgroup(dir); err != nil {
+	if err := bundle.RemoveCgroup(ctx, dir); err != nil {
 		return Exit{}, err
 	}
 	return keptExit(dir, killed)

@@ -55,7 +55,7 @@ func (m *Manager) shutdown(ctx context.Context, podID, dir string) error {
 		return err
 	}
 	if cgroup, err := os.ReadFile(filepath.Join(dir, cgroupFile)); err == nil {
-		if err := bundle.RemoveCgroupPath(string(cgroup)); err != nil {
+		if err := bundle.RemoveCgroupPath(ctx, string(cgroup)); err != nil {
 			return err
 		}
 	}

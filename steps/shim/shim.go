@@ -109,7 +109,7 @@ func (a *Action) Undo(ctx context.Context, r *engine.Run) error {
 	}
 	// The shim's directory names the cgroup of its init; somebody may have removed it.
 	if req, ok, err := steps.PodRequest.Get(r); err == nil && ok && sharedPID(req.Config.M) {
-		return bundle.RemoveCgroupPath(a.initCgroup(req.Config.M, r.ID()))
+		return bundle.RemoveCgroupPath(ctx, a.initCgroup(req.Config.M, r.ID()))
 	}
 	return nil
 }

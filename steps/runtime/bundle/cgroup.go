@@ -5,6 +5,7 @@ package bundle
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -140,7 +141,7 @@ func counter(path, key string) (int, error) {
 
 // RemoveCgroup kills what is left in the cgroup that config.json in the bundle
 // names, and removes it in every hierarchy. Nothing there is success.
-func RemoveCgroup(dir string) error {
+func RemoveCgroup(ctx context.Context, dir string) error {
 	spec, err := ReadSpec(dir)
 	if err != nil {
 		return nil //nolint:nilerr // never written: then no cgroup was made either
@@ -148,12 +149,12 @@ func RemoveCgroup(dir string) error {
 	if spec.Linux == nil || spec.Linux.CgroupsPath == "" {
 		return nil
 	}
-	return RemoveCgroupPath(spec.Linux.CgroupsPath)
+	return RemoveCgroupPath(ctx, spec.Linux.CgroupsPath)
 }
 
 // RemoveCgroupPath is RemoveCgroup for a path as it stands in an OCI spec:
 // absolute, or "slice:prefix:name" for systemd.
-func RemoveCgroupPath(path string) error {
+func RemoveCgroupPath(ctx context.Context, path string) error {
 	form := path
 	path = filepath.Clean(expandSystemd(form))
 	if !filepath.IsAbs(path) || path == "/" {
@@ -168,7 +169,7 @@ func RemoveCgroupPath(path string) error {
 		errs = append(errs, removeTree(filepath.Join(h.mountpoint, path)))
 	}
 	if form != path {
-		endScope(path)
+		endScope(ctx, path)
 	}
 	return errors.Join(errs...)
 }

@@ -18,11 +18,11 @@ const scopeTimeout = 5 * time.Second
 // kernel tells it that the cgroup is empty; but on cgroup v1 nobody tells a systemd that runs
 // in a container, and a process that died while systemd was about to move it is not missed
 // either. So nothing depends on it: the processes are dead and the cgroup is gone.
-func endScope(path string) {
+func endScope(ctx context.Context, path string) {
 	if filepath.Ext(path) != ".scope" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), scopeTimeout) //nolint:forbidigo // bounded, and of nobody's request
+	ctx, cancel := context.WithTimeout(ctx, scopeTimeout)
 	defer cancel()
 	conn, err := systemd.NewWithContext(ctx)
 	if err != nil {
