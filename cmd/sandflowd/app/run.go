@@ -239,7 +239,12 @@ func (i *instance) serve(ctx context.Context, name, socket string, g *grpc.Serve
 	if err != nil {
 		return i.cfg.Fault(name+".socket", err.Error())
 	}
-	i.tasks.run(name+" socket", func(context.Context) error { return g.Serve(l) })
+	i.tasks.run(name+" socket", func(context.Context) error {
+		if err := g.Serve(l); !errors.Is(err, grpc.ErrServerStopped) { // told to stop before it served
+			return err
+		}
+		return nil
+	})
 	i.onStop(func(context.Context) error {
 		t := time.AfterFunc(drainTimeout, g.Stop)
 		defer t.Stop()
