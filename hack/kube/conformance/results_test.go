@@ -51,6 +51,9 @@ func TestDocumentHasReasons(t *testing.T) {
 	}
 	_, text := conformance.Parts(string(raw))
 	_, table, _ := strings.Cut(text, "| why |\n|---|---|---|---|\n")
+	if text == "" {
+		t.Skip("no run has been documented yet: \"make docs-node-conformance\"")
+	}
 	if table == "" {
 		t.Fatal("there is no table of specs that do not pass")
 	}
