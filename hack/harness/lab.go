@@ -78,9 +78,9 @@ func newLab(build string) (*Lab, error) {
 	return l, nil
 }
 
-// remove takes away what namespaces do not: the directory and the cgroups.
-func (l *Lab) remove() error {
-	return errors.Join(RemoveCgroups(l.CgroupParent), RemoveCgroups(l.CgroupParent+"-pods"), os.RemoveAll(l.Dir))
+// removeCgroups takes away what namespaces do not.
+func (l *Lab) removeCgroups() error {
+	return errors.Join(RemoveCgroups(l.CgroupParent), RemoveCgroups(l.CgroupParent+"-pods"))
 }
 
 // RemoveCgroups removes a cgroup and those below it from every hierarchy.

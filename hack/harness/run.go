@@ -31,8 +31,9 @@ func Run(ctx context.Context, build string, command []string) (code int, err err
 		return 1, fmt.Errorf("could not make a laboratory: %w", err)
 	}
 	defer func() {
+		err = errors.Join(err, l.removeCgroups())
 		if os.Getenv("SANDFLOW_LAB_KEEP") == "" {
-			err = errors.Join(err, l.remove())
+			err = errors.Join(err, os.RemoveAll(l.Dir))
 		}
 	}()
 	if err := os.Mkdir(filepath.Join(l.Dir, "tmp"), 0o1777); err != nil {
