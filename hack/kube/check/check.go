@@ -57,7 +57,7 @@ type check struct {
 func all() []check {
 	var out []check
 	for _, area := range [][]check{
-		workloads, network, identity, logs, streams, metrics, probes, lifecycle, restarting, pulling,
+		workloads, network, identity, logs, rotation, streams, metrics, probes, lifecycle, restarting, pulling,
 		resources, resizing, namespaces, handlers, users, privileges, volumes, mounts, disturbances,
 	} {
 		out = append(out, area...)

@@ -15,6 +15,7 @@ import (
 var metrics = []check{
 	{name: "Kubelet: stats summary of pod and container", run: summary},
 	{name: "Kubelet: resource metrics", run: resourceMetrics},
+	{name: "Kubelet: events of the runtime, if it asks for them (EventedPLEG)", run: events},
 	{name: "Kubelet: cAdvisor metrics, with the names of pods", run: cadvisorMetrics},
 }
 
@@ -173,4 +174,39 @@ func cadvisorMetrics(ctx context.Context, e *env) error {
 		[2]string{"container_processes", `container="work"`},
 		[2]string{"container_network_receive_bytes_total", `interface="eth0"`},
 		[2]string{"container_network_transmit_bytes_total", `interface="eth0"`})
+}
+
+// events looks whether the kubelet has a connection for the runtime's events if its
+// configuration says so, and none otherwise.
+func events(ctx context.Context, e *env) error {
+	raw, err := e.kubelet(ctx, "configz")
+	if err != nil {
+		return err
+	}
+	var config struct {
+		KubeletConfig struct{ FeatureGates map[string]bool }
+	}
+	if err := json.Unmarshal(raw, &config); err != nil {
+		return err
+	}
+	p := shell("brief", "echo brief")
+	p.Spec.NodeName = e.node().Name
+	if err := e.prints(ctx, p, "brief"); err != nil {
+		return err
+	}
+	raw, err = e.kubelet(ctx, "metrics")
+	if err != nil {
+		return err
+	}
+	value := func(name string) string {
+		for _, line := range strings.Split(string(raw), "\n") {
+			if rest, ok := strings.CutPrefix(line, name+" "); ok && rest != "0" {
+				return rest
+			}
+		}
+		return "none"
+	}
+	connected, failed := value("kubelet_evented_pleg_connection_success_count"), value("kubelet_evented_pleg_connection_error_count")
+	want := map[bool]string{true: "1", false: "none"}[config.KubeletConfig.FeatureGates["EventedPLEG"]]
+	return errors.Join(equal("connections", connected, want), equal("failed connections", failed, "none"))
 }

@@ -27,6 +27,7 @@ var network = []check{
 	{name: "Network: pod from every node", run: podFromNode},
 	{name: "hostPort: by the node's address", run: hostPortByNode},
 	{name: "hostPort: by localhost on the node", run: hostPortByLocalhost},
+	{name: "hostPort and service address: UDP", run: udp},
 	{name: "hostNetwork: the pod is in the node's network", run: hostNetwork},
 	{name: "API access from a pod with its service account", run: apiAccess},
 }
@@ -179,6 +180,39 @@ func hostPortByLocalhost(ctx context.Context, e *env) error {
 		return err
 	}
 	return e.fetchedSoon(ctx, e.node(), "127.0.0.1", "18082", "server")
+}
+
+// ask sends a word to a UDP port from a node and returns the answer.
+func (e *env) ask(ctx context.Context, from *cluster.Node, host, port, word string) (string, error) {
+	script := fmt.Sprintf("exec 3<>/dev/udp/%s/%s; echo -n %s >&3; timeout 2 dd bs=1000 count=1 status=none <&3", host, port, word)
+	return output(from.Command(ctx, "bash", "-ec", script), "")
+}
+
+func udp(ctx context.Context, e *env) error {
+	p := server("web")
+	p.Spec.NodeName = e.node().Name
+	first(p).Ports = []core.ContainerPort{{ContainerPort: 8081, HostPort: 18084, Protocol: core.ProtocolUDP}}
+	s, err := e.client.CoreV1().Services(e.ns).Create(ctx, &core.Service{
+		ObjectMeta: meta.ObjectMeta{Name: "web"},
+		Spec: core.ServiceSpec{Selector: p.Labels, Ports: []core.ServicePort{
+			{Port: 53, TargetPort: intstr.FromInt32(8081), Protocol: core.ProtocolUDP},
+		}},
+	}, meta.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	if _, err := e.start(ctx, p); err != nil {
+		return err
+	}
+	for host, port := range map[string]string{e.node().IP: "18084", s.Spec.ClusterIP: "53"} {
+		if err := eventually(ctx, 200*time.Millisecond, func(ctx context.Context) error {
+			out, err := e.ask(ctx, e.other(), host, port, "hostname")
+			return errors.Join(err, equal("answer of "+host, out, "web"))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func hostNetwork(ctx context.Context, e *env) error {

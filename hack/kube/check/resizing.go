@@ -18,6 +18,7 @@ var resizing = []check{
 	{name: "In-place resize: up, without a restart", run: resizeUp},
 	{name: "In-place resize: down, without a restart", run: resizeDown},
 	{name: "In-place resize: with a restart where the policy says so", run: resizeRestart},
+	{name: "In-place resize: of pod-level resources", run: resizePod},
 }
 
 // resize changes the limits of a running pod's first container; the requests become the same.
@@ -106,4 +107,49 @@ func resizeRestart(ctx context.Context, e *env) error {
 		return err
 	}
 	return equal("restarts", status(pod, mainName).RestartCount, 1)
+}
+
+// sized waits until the cgroup of a pod of the node has limits.
+func (e *env) sized(ctx context.Context, pod *core.Pod, want limits) error {
+	path, err := e.podCgroup(string(pod.UID))
+	if err != nil {
+		return err
+	}
+	return eventually(ctx, 200*time.Millisecond, func(context.Context) error {
+		got, err := e.limitsOf(path)
+		if err != nil {
+			return err
+		}
+		return got.expect(want)
+	})
+}
+
+func resizePod(ctx context.Context, e *env) error {
+	p := shell("shared", forever)
+	p.Spec.NodeName = e.node().Name
+	p.Spec.Resources = &core.ResourceRequirements{Requests: small.list, Limits: small.list}
+	pod, err := e.start(ctx, p)
+	if err != nil {
+		return err
+	}
+	if err := e.sized(ctx, pod, small.want); err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+		"resources": core.ResourceRequirements{Requests: large.list, Limits: large.list},
+	}})
+	if err != nil {
+		return err
+	}
+	if _, err := e.client.CoreV1().Pods(e.ns).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, meta.PatchOptions{}, "resize"); err != nil {
+		return err
+	}
+	if err := e.sized(ctx, pod, large.want); err != nil {
+		return err
+	}
+	pod, err = e.client.CoreV1().Pods(e.ns).Get(ctx, p.Name, getOptions)
+	if err != nil {
+		return err
+	}
+	return equal("restarts", status(pod, mainName).RestartCount, 0)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	core "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -15,6 +16,7 @@ import (
 var restarting = []check{
 	{name: "restartPolicy OnFailure: until it succeeds", run: onFailure},
 	{name: "restartPolicyRules: restarts for one exit code only", run: restartRules},
+	{name: "restartPolicyRules RestartAllContainers: the pod starts anew, in place", run: restartAll},
 	{name: "Crash loop: back-off, reason and messages", run: crashLoop},
 }
 
@@ -38,14 +40,7 @@ func onFailure(ctx context.Context, e *env) error {
 
 func restartRules(ctx context.Context, e *env) error {
 	p := reapplied(core.RestartPolicyNever, "[ $n -gt 1 ] || exit 42; exit 43")
-	c := first(p)
-	c.RestartPolicy = ptr.To(core.ContainerRestartPolicyNever)
-	c.RestartPolicyRules = []core.ContainerRestartRule{{
-		Action: core.ContainerRestartRuleActionRestart,
-		ExitCodes: &core.ContainerRestartRuleOnExitCodes{
-			Operator: core.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42},
-		},
-	}}
+	ruled(first(p), core.ContainerRestartRuleActionRestart)
 	if err := e.create(ctx, p); err != nil {
 		return err
 	}
@@ -57,6 +52,40 @@ func restartRules(ctx context.Context, e *env) error {
 		equal("phase", pod.Status.Phase, core.PodFailed),
 		equal("restarts", status(pod, mainName).RestartCount, 1),
 		equal("exit code of the last run", terminated(pod, mainName).ExitCode, 43))
+}
+
+// ruled gives a container a rule for the exit code 42.
+func ruled(c *core.Container, action core.ContainerRestartRuleAction) {
+	c.RestartPolicy = ptr.To(core.ContainerRestartPolicyNever)
+	c.RestartPolicyRules = []core.ContainerRestartRule{{
+		Action: action,
+		ExitCodes: &core.ContainerRestartRuleOnExitCodes{
+			Operator: core.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42},
+		},
+	}}
+}
+
+func restartAll(ctx context.Context, e *env) error {
+	p := counting("again", "[ $n -gt 1 ] || exit 42; "+forever)
+	p.Spec.RestartPolicy = core.RestartPolicyNever
+	ruled(first(p), core.ContainerRestartRuleActionRestartAllContainers)
+	p.Spec.Containers = append(p.Spec.Containers, container("second", forever))
+	p.Spec.InitContainers = []core.Container{container("init", "echo init >> /count/inits")}
+	p.Spec.InitContainers[0].VolumeMounts = first(p).VolumeMounts
+	if err := e.create(ctx, p); err != nil {
+		return err
+	}
+	pod, err := e.podUntil(ctx, p.Name, "started anew", func(p *core.Pod) (bool, error) {
+		return status(p, "second").RestartCount == 1 && isReady(p), nil
+	})
+	if err != nil {
+		return err
+	}
+	out, err := e.exec(ctx, p.Name, "wc -l < /count/inits")
+	return errors.Join(err,
+		equal("runs of the init container", strings.TrimSpace(out), "2"),
+		equal("restarts of the first", status(pod, mainName).RestartCount, 1),
+		equal("restarts of init", status(pod, "init").RestartCount, 1))
 }
 
 func crashLoop(ctx context.Context, e *env) error {
