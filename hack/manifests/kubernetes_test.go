@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,6 +67,9 @@ func TestRuntimeClasses(t *testing.T) {
 	}
 }
 
+// statsGate has kubelet ask the runtime for the metrics of pods.
+const statsGate = "PodAndContainerStatsFromCRI"
+
 // TestKubeletConfiguration decodes kubelet's part of kubeadm's configuration, and that of
 // the guide. (The rest of kubeadm's is validated by kubeadm itself, in hack/deploy.)
 func TestKubeletConfiguration(t *testing.T) {
@@ -78,12 +82,16 @@ func TestKubeletConfiguration(t *testing.T) {
 	block, _, _ = strings.Cut("apiVersion: kubelet"+block, "```")
 	var of kubelet.KubeletConfiguration
 	strict(t, "docs/install.md", []byte(block), &of)
-	if of.ContainerRuntimeEndpoint != socket {
-		t.Errorf("the guide's endpoint is %s", of.ContainerRuntimeEndpoint)
+	if of.ContainerRuntimeEndpoint != socket || !of.FeatureGates[statsGate] {
+		t.Errorf("the guide's endpoint is %s, its gates are %v", of.ContainerRuntimeEndpoint, of.FeatureGates)
 	}
 	for _, d := range documents {
 		if strings.Contains(d, "kind: KubeletConfiguration") {
-			strict(t, "init.yaml", []byte(d), &kubelet.KubeletConfiguration{})
+			var of kubelet.KubeletConfiguration
+			strict(t, "init.yaml", []byte(d), &of)
+			if !of.FeatureGates[statsGate] {
+				t.Errorf("the gates are %v, without %s", of.FeatureGates, statsGate)
+			}
 			return
 		}
 	}
@@ -100,6 +108,9 @@ func TestKindCluster(t *testing.T) {
 	}
 	if cluster.APIVersion != "kind.x-k8s.io/v1alpha4" || cluster.Kind != "Cluster" || len(cluster.Nodes) < 2 {
 		t.Errorf("the cluster is %+v", cluster)
+	}
+	if !cluster.FeatureGates[statsGate] {
+		t.Errorf("the gates are %v, without %s", cluster.FeatureGates, statsGate)
 	}
 	// kind merges these by their kind; one that is none of kubeadm's would change nothing.
 	kinds := map[string]bool{"InitConfiguration": false, "JoinConfiguration": false}
@@ -122,10 +133,14 @@ func TestKindCluster(t *testing.T) {
 // TestK3sConfiguration: k3s reads its flags from it.
 func TestK3sConfiguration(t *testing.T) {
 	var config struct {
-		Endpoint string `json:"container-runtime-endpoint"`
+		Endpoint string   `json:"container-runtime-endpoint"`
+		Kubelet  []string `json:"kubelet-arg"`
 	}
 	strict(t, "config.yaml", read(t, "../../deploy/k3s/config.yaml"), &config)
 	if config.Endpoint != socket {
 		t.Errorf("k3s would use %q", config.Endpoint)
+	}
+	if want := "feature-gates=" + statsGate + "=true"; !slices.Contains(config.Kubelet, want) {
+		t.Errorf("kubelet's arguments are %q, without %s", config.Kubelet, want)
 	}
 }
