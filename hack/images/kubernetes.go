@@ -21,7 +21,7 @@ import (
 
 // kubernetesVersion names the recipe of BuildKubernetes; a change of it has the images built
 // anew.
-const kubernetesVersion = "7"
+const kubernetesVersion = "8"
 
 // What Kubernetes' tests expect of their image for names: the C library asks files first.
 const nsswitch = "passwd: files\ngroup: files\nhosts: files dns\n"
@@ -135,7 +135,7 @@ func (p *parts) kubernetes(ctx context.Context, dir, programs string) ([]named, 
 	b.system(shell(), pulledOnly...)
 	for _, tag := range []string{"2.66.1", "2.55"} {
 		cfg := v1.Config{Env: []string{pathEnv, "MARK=" + tag}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
-		b.one(cfg, []v1.Layer{p.base, tools, agnhost}, e2e+"agnhost:"+tag)
+		b.one(cfg, []v1.Layer{p.base, tools, sh, nmeter, agnhost}, e2e+"agnhost:"+tag)
 	}
 	b.one(v1.Config{Env: []string{pathEnv, "MARK=3.10.2"}, Entrypoint: []string{"/bin/pause"}}, []v1.Layer{p.pause}, "registry.k8s.io/pause:3.10.2")
 	return b.all, b.err
