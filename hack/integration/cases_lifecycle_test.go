@@ -67,6 +67,7 @@ func TestCase9TrueStates(t *testing.T) {
 	pod := n.run(cfg)
 	ctr := n.started(pod, cfg, n.ctr("c", "sleep", "4820"))
 	running := func() bool { return len(n.pidsWith("sleep\x004820")) > 0 }
+	waitFor(t, "the program in the place of the runtime's init", running)
 	for _, pid := range n.pidsWith(pod) {
 		must(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
@@ -84,6 +85,7 @@ func TestCase9TrueStates(t *testing.T) {
 	cfg = n.pod("orphan")
 	pod = n.run(cfg)
 	n.started(pod, cfg, n.ctr("c", "sleep", "4820"))
+	waitFor(t, "the program in the place of the runtime's init", running)
 	for _, pid := range n.pidsWith(pod) {
 		must(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
