@@ -93,7 +93,7 @@ old: ## Build an older daemon and shim, for the tests of upgrades, into build/ol
 
 .PHONY: integration
 integration: build faults images old ## Run the integration tests in a laboratory (root)
-	go test -count=1 -timeout 15m $(INLAB) ./hack/integration
+	go test -count=1 -timeout 25m $(INLAB) ./hack/integration
 
 .PHONY: crash
 crash: tools build faults clock images ## Kill and break everything everywhere, and write the tables into docs/reliability.md (root)
@@ -168,6 +168,23 @@ cluster: tools-cluster kubelab images ## Run a Kubernetes cluster of two nodes o
 .PHONY: kube-check
 kube-check: tools-cluster kubelab images ## Check on such a cluster what pods get from the runtime, feature by feature (root)
 	@$(LAB) run kubelab check $(KUBE_CHECK)
+
+.PHONY: kubernetes-images
+kubernetes-images: tools-cluster kubelab images
+	@hack/tools.sh machine e2e
+	@$(LAB) kubernetes-images
+
+NODE_CONFORMANCE := go test -count=1 -timeout 6h $(INLAB) ./hack/kube/conformance
+
+.PHONY: node-conformance
+node-conformance: kubernetes-images ## Run Kubernetes' node conformance tests on sandflow; takes an hour or two (root)
+	@status=0; SANDFLOW_NODE_CONFORMANCE=1 $(NODE_CONFORMANCE) || status=$$?; \
+	cat build/reports/node-conformance-embedded/table.txt; exit $$status
+
+.PHONY: docs-node-conformance
+docs-node-conformance: kubernetes-images ## Write their part of docs/conformance.md from runs on containerd and on sandflow (root)
+	SANDFLOW_NODE_CONFORMANCE=1 SANDFLOW_DOCS=1 SANDFLOW_PEER=containerd $(NODE_CONFORMANCE) || true
+	SANDFLOW_NODE_CONFORMANCE=1 SANDFLOW_DOCS=1 $(NODE_CONFORMANCE)
 
 .PHONY: bench-stuck
 bench-stuck: tools build images ## Measure lists and statuses of 500 containers while a shim, a runtime and a plugin are frozen (root)
