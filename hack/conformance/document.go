@@ -41,7 +41,7 @@ func Parts(text string) (critest, node string) {
 	if i := strings.Index(text, NodeHeading); i >= 0 {
 		return text[:i], text[i:]
 	}
-	return text + "\n", ""
+	return text, ""
 }
 
 // Document is the text of docs/conformance.md, up to NodeHeading.

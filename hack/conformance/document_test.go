@@ -33,6 +33,16 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
+// What is written is read again as it was, with a part about Kubernetes' own tests and without.
+func TestParts(t *testing.T) {
+	for _, node := range []string{"", NodeHeading + "\nmore\n"} {
+		text := Document(Results{}, Results{}, nil)
+		if a, b := Parts(text + node); a != text || b != node {
+			t.Errorf("divided into %q and %q", a, b)
+		}
+	}
+}
+
 // The document has a row for each call and each group, which needs no laboratory to see.
 func TestDocumentIsWhole(t *testing.T) {
 	peer, err := Peer()
