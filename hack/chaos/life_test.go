@@ -129,7 +129,7 @@ func (l *life) call(ctx context.Context, name string, f func(context.Context) er
 	l.n.tally.add("calls", name)
 	l.n.tally.add("answers", status.Code(err).String())
 	now := l.n.died()
-	for deadline := begin.Add(2 * rpcTimeout); broken(err) && now == deaths && time.Now().Before(deadline); now = l.n.died() {
+	for deadline := time.Now().Add(patience); broken(err) && now == deaths && time.Now().Before(deadline); now = l.n.died() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	failsNow, ferr := l.n.faults.failed()
@@ -149,8 +149,8 @@ func broken(err error) bool {
 	if s.Code() != codes.Unavailable {
 		return false
 	}
-	for _, sign := range []string{"transport", "reading from server", "connection", "the client connection is closing"} {
-		if strings.Contains(s.Message(), sign) {
+	for _, sign := range []string{"connection error: desc", "error reading from server", "transport is closing", "closing transport"} {
+		if strings.HasPrefix(s.Message(), sign) {
 			return true
 		}
 	}
