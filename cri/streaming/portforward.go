@@ -48,6 +48,10 @@ func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, str
 	defer done()
 	conn, err := f.server.dial(f.session, pod, port) //nolint:contextcheck // see forwarder
 	if err != nil {
+		// The library resets both streams upon an error. A write first waits until
+		// the client has been told that its stream exists: a reset that comes
+		// earlier would take the reason's place.
+		_, _ = stream.Write(nil) // fails if the client has gone
 		return fmt.Errorf("connect to port %d of pod %s: %w", port, pod, err)
 	}
 	relay(f.session, conn, stream) //nolint:contextcheck // see forwarder

@@ -5,6 +5,7 @@ package hooks_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -155,7 +156,7 @@ func bundle(t *testing.T, dir string) {
 		Annotations: map[string]string{"gone": "1", "note": "old"},
 		Mounts:      []specs.Mount{{Destination: "/gone", Source: "/tmp", Type: "bind"}},
 	}
-	if err := spec.WriteBundle(dir, s); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), spec.WriteBundle(dir, s)); err != nil {
 		t.Fatal(err)
 	}
 }
