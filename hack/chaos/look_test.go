@@ -160,6 +160,9 @@ func (l *life) lookAtEnd(c *container, s *cri.ContainerStatus, known bool) error
 	if !c.natural(code) || c.pod.lost || known || c.ended || !c.started {
 		return nil
 	}
+	if l.story.Handler == story.Boxed && l.n.died() > 0 {
+		return nil // nor do they keep what is printed in the moment of the end
+	}
 	lines, err := l.output(c)
 	if err != nil {
 		return err

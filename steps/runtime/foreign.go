@@ -13,6 +13,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -153,6 +154,29 @@ func makeFIFOs(dir string, r foreignRecord) error {
 	}
 	return nil
 }
+
+// fifoIO tells containerd's client the FIFOs; the hub reads them.
+type fifoIO struct {
+	dir string
+	r   foreignRecord
+}
+
+func (f fifoIO) creator(string) (cio.IO, error) { return f, nil }
+
+func (f fifoIO) Config() cio.Config {
+	c := cio.Config{Terminal: f.r.Terminal, Stdout: fifoPath(f.dir, fifoNames.stdout)}
+	if f.r.Stdin {
+		c.Stdin = fifoPath(f.dir, fifoNames.stdin)
+	}
+	if !f.r.Terminal {
+		c.Stderr = fifoPath(f.dir, fifoNames.stderr)
+	}
+	return c
+}
+
+func (fifoIO) Cancel()      {}
+func (fifoIO) Wait()        {}
+func (fifoIO) Close() error { return nil }
 
 // hub gives the container's hub, opening it if this daemon has not yet.
 func (f *foreign) hub(ctx context.Context, id string) (*stdio.Hub, error) {

@@ -18,12 +18,15 @@ import (
 	"time"
 
 	bootstrap "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	"github.com/containerd/containerd/api/services/tasks/v1"
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
@@ -31,11 +34,11 @@ import (
 )
 
 // newForeignLab is a pod under the stock runc shim of a containerd of its own.
-func newForeignLab(t *testing.T) *lab {
+func newForeignLab(t *testing.T, services ...containerd.ServicesOpt) *lab {
 	t.Helper()
 	runc := runtimetest.Root(t)
 	address, shim := runtimetest.Containerd(t)
-	client, err := containerd.New(address)
+	client, err := containerd.New(address, containerd.WithServices(services...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,4 +239,53 @@ func TestForeignShimDies(t *testing.T) {
 		}
 	}
 	t.Error("containerd has its task still")
+}
+
+// noLeases is a containerd that gives no lease.
+type noLeases struct{ leases.Manager }
+
+func (noLeases) Create(context.Context, ...leases.Opt) (leases.Lease, error) {
+	return leases.Lease{}, errors.New("a lease was taken")
+}
+
+// A lease that the client takes for itself would be left by a crash.
+func TestForeignTakesNoLease(t *testing.T) {
+	l := newForeignLab(t, containerd.WithLeasesService(noLeases{}))
+	id := l.script("exit 7")
+	if e := l.wait(id); e.Code != 7 {
+		t.Errorf("exit %+v, want 7", e)
+	}
+	l.delete(id)
+}
+
+// closing is a task service whose shims end in the middle of their first deletion.
+type closing struct {
+	tasks.TasksClient
+
+	t   *testing.T
+	did bool
+}
+
+func (c *closing) Delete(ctx context.Context, r *tasks.DeleteTaskRequest, opts ...grpc.CallOption) (*tasks.DeleteResponse, error) {
+	if !c.did {
+		c.did = true
+		if err := killLateShims(ctx, "test", r.GetContainerID()); err != nil {
+			c.t.Error(err)
+		}
+		return nil, errors.New("failed to delete task: ttrpc: closed")
+	}
+	return c.TasksClient.Delete(ctx, r, opts...)
+}
+
+func TestForeignShimEndsDuringDelete(t *testing.T) {
+	c := &closing{t: t}
+	l := newForeignLab(t, containerd.WithTaskClient(c))
+	c.TasksClient = tasks.NewTasksClient(l.m.cfg.Client().Conn().(grpc.ClientConnInterface)) //nolint:forcetypeassert // a client with an address
+	id := l.script("exit 7")
+	if e := l.wait(id); e.Code != 7 {
+		t.Errorf("exit %+v, want 7", e)
+	}
+	if e := l.delete(id); e.Code != 7 || !c.did {
+		t.Errorf("delete gives %+v", e)
+	}
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -95,8 +95,7 @@ func (t *foreignTasks) create(ctx context.Context, r CreateRequest) (int, error)
 	if err := errors.Join(makeFIFOs(r.Bundle, record), bundle.WriteForeign(r.Bundle, record)); err != nil {
 		return 0, err
 	}
-	c, err := client.NewContainer(ctx, r.ID, containerd.WithContainerLabels(map[string]string{labelPod: t.pod.ID}),
-		containerd.WithRuntime(t.handler.Type, options), containerd.WithSpec(spec))
+	c, err := t.record(ctx, client, r.ID, options, spec)
 	if err != nil {
 		return 0, err
 	}
@@ -114,7 +113,7 @@ func (t *foreignTasks) create(ctx context.Context, r CreateRequest) (int, error)
 	}
 	rootfs := []mount.Mount{{Type: "bind", Source: filepath.Join(r.Bundle, "rootfs"), Options: []string{"rbind", "rw"}}}
 	opts := append(restoreOptions(r), containerd.WithRootFS(rootfs))
-	task, err := c.NewTask(ctx, func(string) (cio.IO, error) { return fifoIO{r.Bundle, record}, nil }, opts...)
+	task, err := c.NewTask(ctx, fifoIO{r.Bundle, record}.creator, opts...)
 	if err != nil {
 		return 0, err
 	}
@@ -123,6 +122,24 @@ func (t *foreignTasks) create(ctx context.Context, r CreateRequest) (int, error)
 		return 0, nil // to be restored
 	}
 	return pid, noteMemory(ctx, r.Bundle, record, pid)
+}
+
+// record makes containerd's record of a container. NewContainer of the client would hold a lease
+// of its own meanwhile, which nobody would give back after a crash; nothing here needs one.
+func (t *foreignTasks) record(ctx context.Context, client *containerd.Client, id string, options any, spec *specs.Spec) (containerd.Container, error) {
+	c := containers.Container{ID: id}
+	for _, set := range []containerd.NewContainerOpts{
+		containerd.WithContainerLabels(map[string]string{labelPod: t.pod.ID}),
+		containerd.WithRuntime(t.handler.Type, options), containerd.WithSpec(spec),
+	} {
+		if err := set(ctx, client, &c); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := client.ContainerService().Create(ctx, c); err != nil {
+		return nil, err
+	}
+	return client.LoadContainer(ctx, id)
 }
 
 // noteMemory records the memory cgroup of a container.
@@ -157,27 +174,6 @@ func (t *foreignTasks) annotate(s *specs.Spec, id string) {
 	s.Annotations[annotationSandbox], s.Annotations[annotationType] = t.pod.ID, kind
 }
 
-// fifoIO tells containerd's client the FIFOs; the hub reads them.
-type fifoIO struct {
-	dir string
-	r   foreignRecord
-}
-
-func (f fifoIO) Config() cio.Config {
-	c := cio.Config{Terminal: f.r.Terminal, Stdout: fifoPath(f.dir, fifoNames.stdout)}
-	if f.r.Stdin {
-		c.Stdin = fifoPath(f.dir, fifoNames.stdin)
-	}
-	if !f.r.Terminal {
-		c.Stderr = fifoPath(f.dir, fifoNames.stderr)
-	}
-	return c
-}
-
-func (fifoIO) Cancel()      {}
-func (fifoIO) Wait()        {}
-func (fifoIO) Close() error { return nil }
-
 func (t *foreignTasks) Start(ctx context.Context, id string) error {
 	task, ctx, err := t.foreign.task(ctx, id)
 	if err != nil {
@@ -211,6 +207,12 @@ func (t *foreignTasks) Delete(ctx context.Context, id, dir string) (Exit, error)
 		return Exit{}, fmt.Errorf("delete container %s: its creation has not ended: %w", id, err)
 	}
 	killed, err := t.deleteContainer(ctx, id, dir)
+	if err != nil && ctx.Err() == nil {
+		// A shim that ends in the middle fails its deletion, and only then does containerd see that it has gone.
+		var k bool
+		k, err = t.deleteContainer(ctx, id, dir)
+		killed = killed || k
+	}
 	var r foreignRecord
 	if err == nil && bundle.ReadForeign(dir, &r) == nil && !r.Ended {
 		err = t.deleteLate(ctx, id, dir)
