@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/sandflow-cri/sandflow/hack/conformance"
+	"github.com/sandflow-cri/sandflow/hack/kube/cluster"
 )
 
 // Results are what the document says of one runtime: of each spec by its name, how it went.
@@ -54,13 +55,13 @@ func tidy(specs []conformance.Spec) []conformance.Spec {
 	return specs
 }
 
-// Save writes results where the next build finds them.
-func (r Results) Save(path string) error {
+// Save keeps the results of a runtime.
+func (r Results) Save(runtime cluster.Runtime) error {
 	raw, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(raw, '\n'), 0o644)
+	return os.WriteFile(resultsFile(runtime), append(raw, '\n'), 0o644)
 }
 
 // groups are all groups, in order.
@@ -106,17 +107,17 @@ func (r Results) outcome(group, name string) string {
 	return conformance.Passed
 }
 
-// peerFile keeps the results of an ordinary containerd, which change only with its version.
-const peerFile = "containerd.json"
+// resultsFile keeps the results of a runtime from one run to the next.
+func resultsFile(runtime cluster.Runtime) string { return "results-" + string(runtime) + ".json" }
 
-//go:embed containerd.json
-var peerRaw []byte
-
-// Peer are the results of an ordinary containerd in the same cluster and on the same machine.
-func Peer() (Results, error) {
+// Kept are the results that were kept of a runtime.
+func Kept(runtime cluster.Runtime) (Results, error) {
 	var r Results
-	err := json.Unmarshal(peerRaw, &r)
-	return r, err
+	raw, err := os.ReadFile(resultsFile(runtime))
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(raw, &r)
 }
 
 //go:embed expected.txt
