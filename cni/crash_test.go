@@ -102,3 +102,41 @@ func TestKilledInDel(t *testing.T) {
 		t.Errorf("the plugin was killed with the daemon: %v", err)
 	}
 }
+
+// TestPluginKilledInAdd: what a plugin has delegated to does not outlive it.
+func TestPluginKilledInAdd(t *testing.T) {
+	cnitest.NeedRoot(t)
+	_, f, n := one(t)
+	f.On(t, "ADD", `sleep 300 </dev/null >/dev/null 2>&1 & echo $! > "$D/pid"; kill -9 $$`)
+	if _, err := n.Attach(t.Context(), cni.Attachment{ID: "p1"}); err == nil {
+		t.Error("attached")
+	}
+	waitGone(t, readPID(t, filepath.Join(f.Dir(), "pid")))
+}
+
+func TestAdding(t *testing.T) {
+	for _, c := range []struct {
+		env  []string
+		want bool
+	}{
+		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x/pods/p/ns/net"}, true},
+		{[]string{"CNI_COMMAND=DEL", "CNI_NETNS=/run/x/pods/p/ns/net"}, false},
+		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x/pods-of-others/p"}, false},
+		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x"}, false},
+		{[]string{"CNI_COMMAND=ADD"}, false},
+		{nil, false},
+	} {
+		cmd := exec.Command("sleep", "300")
+		cmd.Env = append([]string{"A=b"}, c.env...)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if got := cni.Adding(cmd.Process.Pid, "/run/x/pods"); got != c.want {
+			t.Errorf("%q: %v", c.env, got)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // it was killed
+	}
+}

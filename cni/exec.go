@@ -20,6 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -84,7 +85,8 @@ func (e *timeLimitError) Unwrap() error { return context.DeadlineExceeded }
 
 // pluginExec is libcni's way to plugin programs: each in a process group of
 // its own that is killed whole when the context ends, and killed by the kernel
-// when we die, so that no ADD goes on behind the back of the next start's DEL.
+// when we die, so that no ADD goes on behind the back of the next start's DEL. What
+// the plugin has started is not killed with it then: see Adding.
 // A DEL may go on: some plugins cannot finish what another DEL has begun (the
 // bridge finds its masquerading rules by the addresses of the link that it has
 // deleted first), and two of them for one ID do each other no harm.
@@ -160,7 +162,28 @@ func runPlugin(cmd *exec.Cmd, verb string) error {
 	// The death signal follows the thread that forks, so keep the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	return cmd.Run()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if awaitKilled(cmd.Process.Pid) {
+		// What it has delegated to (host-local, for the bridge) would go on, beside the DEL. As
+		// long as the plugin is not reaped, its group is nobody else's.
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails if nothing is left of it
+	}
+	return cmd.Wait()
+}
+
+// awaitKilled waits until a child has ended, without reaping it, and says whether a signal has
+// ended it.
+func awaitKilled(pid int) bool {
+	const killed, dumped = 2, 3 // CLD_KILLED and CLD_DUMPED, waitid(2)
+	var info unix.Siginfo
+	for {
+		err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && (info.Code == killed || info.Code == dumped)
+		}
+	}
 }
 
 func pluginError(plugin, verb string, err error, stdout, stderr *limitedBuffer) *PluginError {

@@ -58,8 +58,11 @@ type Runtime struct {
 	Options map[string]any
 }
 
+// PodsDir is the directory under State of all pods.
+func (c Config) PodsDir() string { return filepath.Join(c.State, "pods") }
+
 // PodDir is the directory under State of one pod: namespaces, shim socket, files.
-func (c Config) PodDir(id string) string { return filepath.Join(c.State, "pods", id) }
+func (c Config) PodDir(id string) string { return filepath.Join(c.PodsDir(), id) }
 
 // ContainerDir is the directory under State of one container: its OCI bundle.
 func (c Config) ContainerDir(id string) string { return filepath.Join(c.State, "containers", id) }

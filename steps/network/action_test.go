@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -303,6 +305,32 @@ func TestInit(t *testing.T) {
 	}
 	if files := l.files(t); len(files) != 1 {
 		t.Errorf("files %v", files)
+	}
+}
+
+// TestInitEndsStrays: what a plugin of a daemon that died has started takes no address any more.
+func TestInitEndsStrays(t *testing.T) {
+	l := newLab(t, "1.1.0")
+	start := func(state string) *exec.Cmd {
+		cmd := exec.Command("sleep", "300") //nolint:noctx // ended below
+		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_NETNS=" + filepath.Join(state, "pods/p1/ns/net")}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	ours, others := start(l.State), start("/elsewhere")
+	defer func() { _, _ = others.Process.Kill(), others.Wait() }()
+	ended := make(chan string, 1)
+	go func() { ended <- fmt.Sprint(ours.Wait()) }()
+	if err := l.action(t).Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-ended; got != "signal: killed" {
+		t.Errorf("ours has ended with %s", got)
+	}
+	if err := others.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("another runtime's: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -17,10 +18,11 @@ import (
 // gcTimeout bounds the GC verb at boot: a plugin that hangs must not keep the node from starting.
 const gcTimeout = 10 * time.Second
 
-// Init lets the plugins that know the GC verb release what belongs to no pod
-// of ours, for instance after the state was wiped. That it fails is logged only.
+// Init ends what an earlier daemon has left of an ADD, and lets the plugins that know the GC
+// verb release what belongs to no pod of ours, for instance after the state was wiped. That this
+// fails is logged only.
 func (a *Action) Init(ctx context.Context) error {
-	if err := a.store.clean(); err != nil {
+	if err := errors.Join(endStrays(a.cfg.PodsDir()), a.store.clean()); err != nil {
 		return err
 	}
 	ids, err := a.store.list()
