@@ -51,7 +51,7 @@ notices() {
 # stage lays out what nfpm takes whole: the programs, and documents in /usr/share.
 stage() {
 	local doc=$1/share/doc/sandflow program
-	mkdir -p "$1/bin" "$doc/examples" "$1/share/bash-completion/completions"
+	mkdir -p "$1/bin" "$doc" "$1/share/bash-completion/completions"
 	for program in "${programs[@]}"; do
 		[ -x "$build/bin/$program" ] || die "build/bin/$program is missing: run \"make build\""
 		install -m 755 "$build/bin/$program" "$1/bin/$program"
@@ -59,8 +59,9 @@ stage() {
 	"$build/bin/sandflow" completion bash >"$1/share/bash-completion/completions/sandflow"
 	install -m 644 deploy/package/copyright "$doc/copyright"
 	notices | gzip -9n >"$doc/THIRD-PARTY.gz"
-	install -m 644 docs/install.md docs/switch.md docs/debugging.md docs/configuration.md "$doc"
-	cp -r deploy/cni deploy/kubeadm deploy/runtimeclass deploy/monitoring "$doc/examples"
+	# As in the repository, so that the links between them lead somewhere.
+	cp README.md ARCHITECTURE.md SECURITY.md LICENSE "$doc"
+	cp -r docs deploy "$doc"
 	chmod -R u=rwX,go=rX "$1"
 	find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }

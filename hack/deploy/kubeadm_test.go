@@ -11,7 +11,7 @@ import (
 )
 
 // kubeadmDir is where the package puts the examples.
-const kubeadmDir = "/usr/share/doc/sandflow/examples/kubeadm/"
+const kubeadmDir = "/usr/share/doc/sandflow/deploy/kubeadm/"
 
 // TestKubeadm has kubeadm validate the examples, check sandflow as the runtime of a node,
 // and remove the pods of a node that leaves its cluster.
