@@ -31,7 +31,7 @@ demo: tools-run build images ## Run a pod with crictl, make a create fail, show 
 	@$(LAB) run hack/demo.sh
 
 .PHONY: test
-test: tools build faults images lint unit fuzz-short integration crash-short conformance node-short manifests-check package-check ## Set everything up and run all checks and tests (root)
+test: tools build faults images lint unit fuzz-short integration crash-short chaos-short conformance node-short manifests-check package-check ## Set everything up and run all checks and tests (root)
 
 .PHONY: build
 build: ## Build the daemon, the command, the shim and the test programs into build/bin
