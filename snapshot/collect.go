@@ -32,7 +32,8 @@ func (s *Store) collect(ctx context.Context) {
 	if err == nil || errdefs.IsAlreadyExists(err) {
 		err = sn.Remove(ctx, collectKey)
 	}
-	s.noteRemoval()                             // the first collection may be on its way, and forgets it
+	// The first collection may be on its way, and forgets it.
+	s.noteRemoval()
 	if err != nil && !errdefs.IsNotFound(err) { // a collection of its own may be faster
 		klog.FromContext(ctx).Error(err, "Could not have snapshots collected that a crash may have left", "snapshotter", s.config.Snapshotter)
 	}
