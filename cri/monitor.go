@@ -171,10 +171,14 @@ func (m *monitor) await(ctx context.Context, id string) (steps.Exit, error) {
 	if werr := watchOrphan(ctx, id, task.PID); werr != nil {
 		return unknownExit(task), errors.Join(err, werr)
 	}
+	seen := runtime.Exit{Code: unknownExitCode, At: time.Now(), Unknown: true}
 	if m.isKilled(id) {
-		return killedExit(task), nil
+		seen, err = runtime.Exit{Code: killedExitCode, At: time.Now()}, nil
 	}
-	return unknownExit(task), err
+	// As with an exit that the shim has seen, the next daemon tells the same, also if this one
+	// dies before the exit is in the journal: it may have been told by then.
+	seen, kerr := m.runtime.KeepExit(id, seen)
+	return exitOf(task, seen), errors.Join(err, kerr)
 }
 
 func (m *monitor) isKilled(id string) bool {
@@ -233,6 +237,11 @@ func runtimePod(p pod) runtime.Pod {
 
 // exitOf names the reason as kubelet expects it.
 func exitOf(task steps.Task, e runtime.Exit) steps.Exit {
+	if e.Unknown {
+		exit := unknownExit(task)
+		exit.Finished = e.At
+		return exit
+	}
 	exit := steps.Exit{Code: int32(e.Code), Reason: "Completed", Started: task.Started, Finished: e.At} //nolint:gosec // exit codes are 8 bits
 	switch {
 	case e.OOMKilled:

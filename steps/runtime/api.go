@@ -138,6 +138,8 @@ type Exit struct {
 	Code      uint32    `json:"code"`
 	At        time.Time `json:"at"`
 	OOMKilled bool      `json:"oomKilled,omitempty"`
+	// Unknown says that nobody saw the end; At is then when it was found out.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // Status of a task.

@@ -367,3 +367,16 @@ func TestSharedPIDNamespace(t *testing.T) {
 		t.Error("PID namespace is left")
 	}
 }
+
+// What is told of an end that nobody saw is told again by the next daemon.
+func TestKeepExit(t *testing.T) {
+	dir := t.TempDir()
+	m := NewManager(Config{State: dir, Bundle: func(string) string { return dir }, SandboxBundle: func(string) string { return filepath.Join(dir, "none") }})
+	t.Cleanup(func() { _ = m.Close() })
+	first := Exit{Code: exitUnknown, At: time.Unix(1, 0).UTC(), Unknown: true}
+	for _, e := range []Exit{first, {Code: exitUnknown, At: time.Unix(2, 0).UTC(), Unknown: true}} {
+		if got, err := m.KeepExit("c", e); err != nil || got != first {
+			t.Errorf("keep %+v: %+v, %v, want %+v", e, got, err, first)
+		}
+	}
+}

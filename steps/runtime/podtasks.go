@@ -201,6 +201,20 @@ func keptExit(dir string, killed bool) (Exit, error) {
 	return Exit(e), bundle.WriteExit(dir, e)
 }
 
+// KeepExit keeps in the bundle how a container ended that no shim has seen end, unless that is
+// kept already, and gives what is kept then.
+func (m *Manager) KeepExit(id string, e Exit) (Exit, error) {
+	dir := m.bundle(id)
+	kept, err := bundle.ReadExit(dir)
+	if err == nil {
+		return Exit(kept), nil
+	}
+	if errdefs.IsNotFound(err) {
+		err = bundle.WriteExit(dir, bundle.Exit(e))
+	}
+	return e, err
+}
+
 func exitOf(r *shimapi.ExitResponse) Exit {
 	return Exit{Code: r.Code, At: time.Unix(0, r.At), OOMKilled: r.OomKilled}
 }
