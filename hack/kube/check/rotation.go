@@ -26,7 +26,7 @@ const filler = "head -c 11000000 /dev/zero | tr '\\0' x | fold -w 1000"
 // rotated has a container write past the size at which the kubelet renames its log and has the
 // runtime open another, and count all the time.
 func rotated(ctx context.Context, e *env) error {
-	p := shell("writer", filler+"; echo; i=0; until [ -e /tmp/stop ]; do echo line $i; i=$((i + 1)); sleep 0.02; done; echo end $i; "+forever)
+	p := shell("writer", "echo ready; until [ -e /tmp/go ]; do sleep 0.1; done; "+filler+"; echo; i=0; until [ -e /tmp/stop ]; do echo line $i; i=$((i + 1)); sleep 0.02; done; echo end $i; "+forever)
 	p.Spec.NodeName = e.node().Name
 	pod, err := e.start(ctx, p)
 	if err != nil {
@@ -37,6 +37,14 @@ func rotated(ctx context.Context, e *env) error {
 		return err
 	}
 	defer func() { _ = stream.Close() }()
+	// kubelet looks out for a rotation only once a follower has read all there is.
+	in := bufio.NewReader(stream)
+	if line, err := in.ReadString('\n'); err != nil || line != "ready\n" {
+		return fmt.Errorf("the follower begins with %q: %v", line, err)
+	}
+	if _, err := e.exec(ctx, p.Name, "touch /tmp/go"); err != nil {
+		return err
+	}
 	dir := fmt.Sprintf("/var/log/pods/%s_%s_%s/%s", e.ns, p.Name, pod.UID, mainName)
 	if err := eventually(ctx, 300*time.Millisecond, func(ctx context.Context) error {
 		out, err := e.onNode(ctx, e.node(), "ls "+dir)
@@ -62,7 +70,6 @@ func rotated(ctx context.Context, e *env) error {
 	if err := gapless(strings.Split(strings.TrimSpace(out), "\n")); err != nil {
 		return err
 	}
-	in := bufio.NewReader(stream)
 	for {
 		line, err := in.ReadString('\n')
 		if err != nil {
