@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // Addresses of a cluster. All of it is in the laboratory's network namespace and those of the
@@ -89,7 +90,10 @@ func (n *Node) unplug() error {
 	if err != nil {
 		return err
 	}
-	return netlink.LinkDel(link)
+	if err := netlink.LinkDel(link); !errors.Is(err, unix.ENODEV) { // it goes with the node's namespace, too
+		return err
+	}
+	return nil
 }
 
 // address configures the node's side.
