@@ -312,7 +312,7 @@ func TestInit(t *testing.T) {
 func TestInitEndsStrays(t *testing.T) {
 	l := newLab(t, "1.1.0")
 	start := func(state string) *exec.Cmd {
-		cmd := exec.Command("sleep", "300") //nolint:noctx // ended below
+		cmd := exec.Command("sleep", "300")
 		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_NETNS=" + filepath.Join(state, "pods/p1/ns/net")}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -37,12 +37,8 @@ func rotated(ctx context.Context, e *env) error {
 		return err
 	}
 	defer func() { _ = stream.Close() }()
-	// kubelet looks out for a rotation only once a follower has read all there is.
 	in := bufio.NewReader(stream)
-	if line, err := in.ReadString('\n'); err != nil || line != "ready\n" {
-		return fmt.Errorf("the follower begins with %q: %v", line, err)
-	}
-	if _, err := e.exec(ctx, p.Name, "touch /tmp/go"); err != nil {
+	if err := begin(ctx, e, p.Name, in); err != nil {
 		return err
 	}
 	dir := fmt.Sprintf("/var/log/pods/%s_%s_%s/%s", e.ns, p.Name, pod.UID, mainName)
@@ -79,6 +75,20 @@ func rotated(ctx context.Context, e *env) error {
 			return nil
 		}
 	}
+}
+
+// begin waits until the follower has read all there is, and has the container go on: only then
+// does kubelet look out for a rotation.
+func begin(ctx context.Context, e *env, pod string, follower *bufio.Reader) error {
+	line, err := follower.ReadString('\n')
+	if err == nil {
+		err = equal("the follower's first line", line, "ready\n")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = e.exec(ctx, pod, "touch /tmp/go")
+	return err
 }
 
 // gapless looks whether lines count up to their end.
