@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -304,6 +305,13 @@ func (n *node) started(pod string, cfg *cri.PodSandboxConfig, c *cri.ContainerCo
 	n.t.Helper()
 	id := n.created(pod, cfg, c)
 	must(n.t, n.tryStart(n.t.Context(), id))
+	// runc's first process becomes the container's a moment after the start was answered.
+	waitFor(n.t, "the container's program", func() bool {
+		return !slices.ContainsFunc(n.pidsWith("runc\x00init"), func(pid int) bool {
+			raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+			return err == nil && strings.Contains(string(raw), id)
+		})
+	})
 	return id
 }
 
