@@ -50,7 +50,7 @@ func ServeAt(ctx context.Context, dir, address string) (*Registry, error) {
 	quiet := registry.Logger(log.New(io.Discard, "", 0))
 	r := &Registry{
 		Addr:   l.Addr().String(),
-		server: &http.Server{Handler: registry.New(quiet), ReadHeaderTimeout: time.Minute},
+		server: &http.Server{Handler: whole(registry.New(quiet)), ReadHeaderTimeout: time.Minute},
 		done:   make(chan error, 1),
 	}
 	go func() { r.done <- r.server.Serve(l) }()
@@ -152,4 +152,15 @@ func archive(dir, to string) (err error) {
 		return err
 	}
 	return w.Close()
+}
+
+// whole has a registry give blobs whole, which clients have to be content with: it answers a range
+// without an end, by which an interrupted download is resumed, with an error.
+func whole(registry http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.Header.Get("Range"), "-") {
+			r.Header.Del("Range")
+		}
+		registry.ServeHTTP(w, r)
+	})
 }
