@@ -15,8 +15,16 @@ import (
 // to, for a network namespace below a directory. Those of a daemon that has died have to be
 // ended before a DEL: the kernel kills the plugin with the daemon, but not what that has
 // started, by which an address could be taken after the DEL that should give it back. A process
-// that has gone is none.
+// that has gone is none, nor is one with mounts of its own: the environment of a container can
+// say anything.
 func Adding(pid int, dir string) bool {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return false
+	}
+	if its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err != nil || its != own {
+		return false
+	}
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		return false

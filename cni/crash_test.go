@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/sandflow-cri/sandflow/cni"
@@ -115,18 +116,22 @@ func TestPluginKilledInAdd(t *testing.T) {
 }
 
 func TestAdding(t *testing.T) {
+	cnitest.NeedRoot(t)
 	for _, c := range []struct {
-		env  []string
-		want bool
+		env    []string
+		mounts uintptr // of its own, as a container has
+		want   bool
 	}{
-		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x/pods/p/ns/net"}, true},
-		{[]string{"CNI_COMMAND=DEL", "CNI_NETNS=/run/x/pods/p/ns/net"}, false},
-		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x/pods-of-others/p"}, false},
-		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x"}, false},
-		{[]string{"CNI_COMMAND=ADD"}, false},
-		{nil, false},
+		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x/pods/p/ns/net"}, 0, true},
+		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x/pods/p/ns/net"}, syscall.CLONE_NEWNS, false},
+		{[]string{"CNI_COMMAND=DEL", "CNI_NETNS=/run/x/pods/p/ns/net"}, 0, false},
+		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x/pods-of-others/p"}, 0, false},
+		{[]string{"CNI_COMMAND=ADD", "CNI_NETNS=/run/x"}, 0, false},
+		{[]string{"CNI_COMMAND=ADD"}, 0, false},
+		{nil, 0, false},
 	} {
 		cmd := exec.Command("sleep", "300")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: c.mounts}
 		cmd.Env = append([]string{"A=b"}, c.env...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
