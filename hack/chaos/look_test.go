@@ -140,8 +140,10 @@ func (l *life) lookAt(c *container) error {
 // lookAtEnd checks how a container has ended; known says that this was told before.
 func (l *life) lookAtEnd(c *container, s *cri.ContainerStatus, known bool) error {
 	code, reason := s.GetExitCode(), s.GetReason()
-	if l.story.Handler == story.Boxed && l.n.died() > 0 {
-		c.may(unknown) // containerd's shims keep no exit for a daemon that is away
+	// containerd's shims keep no exit for a daemon that is away, nor what is printed in the moment of the end.
+	forgetful := l.story.Handler == story.Boxed && l.n.died() > 0
+	if forgetful {
+		c.may(unknown)
 	}
 	switch {
 	case known && (code != c.code || s.GetFinishedAt() != c.finish):
@@ -157,11 +159,8 @@ func (l *life) lookAtEnd(c *container, s *cri.ContainerStatus, known bool) error
 		l.n.tally.add("ends", fmt.Sprintf("%s %s", c.plan.Exits, ending(c, code)))
 	}
 	c.code, c.finish = code, s.GetFinishedAt()
-	if !c.natural(code) || c.pod.lost || known || c.ended || !c.started {
+	if !c.natural(code) || c.pod.lost || known || c.ended || !c.started || forgetful {
 		return nil
-	}
-	if l.story.Handler == story.Boxed && l.n.died() > 0 {
-		return nil // nor do they keep what is printed in the moment of the end
 	}
 	lines, err := l.output(c)
 	if err != nil {

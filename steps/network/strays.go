@@ -4,10 +4,7 @@
 package network
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"strconv"
 
 	"github.com/sandflow-cri/sandflow/cni"
 	"github.com/sandflow-cri/sandflow/steps/runtime/bundle"
@@ -18,7 +15,7 @@ import (
 // is found.
 func endStrays(pods string) error {
 	for {
-		found, err := endStraysOnce(pods)
+		found, err := bundle.KillAll(func(pid int) bool { return cni.Adding(pid, pods) })
 		if err != nil {
 			return fmt.Errorf("end the network plugins of an earlier daemon: %w", err)
 		}
@@ -26,24 +23,4 @@ func endStrays(pods string) error {
 			return nil
 		}
 	}
-}
-
-func endStraysOnce(pods string) (found bool, err error) {
-	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		return false, err
-	}
-	var errs []error
-	for _, p := range procs {
-		pid, err := strconv.Atoi(p.Name())
-		if err != nil {
-			continue
-		}
-		errs = append(errs, bundle.KillIf(pid, func() bool {
-			adding := cni.Adding(pid, pods)
-			found = found || adding
-			return adding
-		}))
-	}
-	return found, errors.Join(errs...)
 }

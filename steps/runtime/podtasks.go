@@ -187,24 +187,21 @@ func (t *podTasks) askDelete(ctx context.Context, id string) (Exit, error) {
 
 // keptExit is the exit that the bundle has of a container that no shim knows of.
 func keptExit(dir string, killed bool) (Exit, error) {
+	if killed {
+		return keepExit(dir, Exit{Code: exitKilled, At: time.Now()})
+	}
 	e, err := bundle.ReadExit(dir)
-	if err == nil {
-		return Exit(e), nil
-	}
-	if !errdefs.IsNotFound(err) {
-		return Exit{}, err
-	}
-	if !killed {
+	if errdefs.IsNotFound(err) {
 		return Exit{Code: exitUnknown, At: time.Now()}, nil
 	}
-	e = bundle.Exit{Code: exitKilled, At: time.Now()}
-	return Exit(e), bundle.WriteExit(dir, e)
+	return Exit(e), err
 }
 
 // KeepExit keeps in the bundle how a container ended that no shim has seen end, unless that is
 // kept already, and gives what is kept then.
-func (m *Manager) KeepExit(id string, e Exit) (Exit, error) {
-	dir := m.bundle(id)
+func (m *Manager) KeepExit(id string, e Exit) (Exit, error) { return keepExit(m.bundle(id), e) }
+
+func keepExit(dir string, e Exit) (Exit, error) {
 	kept, err := bundle.ReadExit(dir)
 	if err == nil {
 		return Exit(kept), nil

@@ -4,8 +4,6 @@
 package runtime
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,24 +30,14 @@ func (m *Manager) killStrays(podID, dir string) error {
 	if own, _ := identityOf("/proc/self/ns/pid"); own == pinned {
 		ok = false // a pin that was never mounted
 	}
-	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		return fmt.Errorf("look for stray processes: %w", err)
-	}
-	var errs []error
-	for _, p := range procs {
-		pid, err := strconv.Atoi(p.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
+	_, err := bundle.KillAll(func(pid int) bool {
+		proc := strconv.Itoa(pid)
+		if ns, there := identityOf(filepath.Join("/proc", proc, "ns", "pid")); ok && there && ns == pinned {
+			return true
 		}
-		errs = append(errs, bundle.KillIf(pid, func() bool {
-			if ns, there := identityOf(filepath.Join("/proc", p.Name(), "ns", "pid")); ok && there && ns == pinned {
-				return true
-			}
-			return m.isShim(p.Name(), podID, dir)
-		}))
-	}
-	return errors.Join(errs...)
+		return m.isShim(proc, podID, dir)
+	})
+	return err
 }
 
 // isShim tells whether a process works in a shim's directory, where nobody else has to, or was

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,6 +93,28 @@ func KillIf(pid int, want func() bool) error {
 		return nil
 	}
 	return killAndWait(fd, pid)
+}
+
+// KillAll does what KillIf does with every process but this one. found says that there was one
+// to kill.
+func KillAll(want func(pid int) bool) (found bool, err error) {
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return false, fmt.Errorf("look for processes: %w", err)
+	}
+	var errs []error
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		errs = append(errs, KillIf(pid, func() bool {
+			is := want(pid)
+			found = found || is
+			return is
+		}))
+	}
+	return found, errors.Join(errs...)
 }
 
 func killAndWait(fd, pid int) error {
